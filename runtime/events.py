@@ -1,4 +1,4 @@
-"""The shapes of events on the wire: typed, torch-free, Django-free; it validates nothing it is not asked to and sends nothing.
+"""The shapes of events on the wire: typed, torch-free, Django-free; it sends nothing.
 
 Envelope: CloudEvents 1.0 in JSON. Instants inside our code are whole microseconds since the Unix
 epoch in UTC; on the wire they are RFC 3339 text with six digits of fraction.
