@@ -29,6 +29,8 @@ class ThermalRounds:
         self._node = node
         self._states: dict[str, ThermalState] = {}
         self.last = NodeReading(blind=(Blind(policy.check, None, None, None, "no reading yet"),))
+        # UUID → severity of its open finding; replaced whole, so that other threads may read it
+        self.severities: dict[str, str] = {}
 
     def resume(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Take up the findings that were open before a restart; `reports` in their order."""
@@ -39,6 +41,7 @@ class ThermalRounds:
         for uuid, report in latest.items():
             if report["state"] != "cleared":
                 self._states[uuid] = resume(self._policy, report)
+        self.severities = self._open_severities()
 
     def round(self, now_us: int) -> list[HealthFinding]:
         """One round → findings to report. What was not seen is in `last.blind`, and no finding
@@ -61,10 +64,10 @@ class ThermalRounds:
         if not any(entry.slot is None for entry in blind):
             blind += self._vanished(seen)
         self.last = NodeReading(reading.driver, reading.gpus, tuple(blind))
+        self.severities = self._open_severities()
         return findings
 
-    def open_severities(self) -> dict[str, str]:
-        """UUID → severity of its open finding."""
+    def _open_severities(self) -> dict[str, str]:
         return {
             uuid: self._policy.levels[state.level].severity
             for uuid, state in self._states.items()

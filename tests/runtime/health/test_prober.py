@@ -208,7 +208,7 @@ def test_rounds_open_and_keep_a_finding_through_blindness(prober: Prober, scenar
 
     assert (finding["state"], finding["severity"]) == ("opened", "failed")
     assert finding["evidence"]["driver"] == "575.57.08"
-    assert rounds.open_severities() == {"GPU-1": "failed"}
+    assert rounds.severities == {"GPU-1": "failed"}
     write_scenario(scenario, [COOL[1]])
     assert rounds.round(2_000_000) == []
     assert rounds.last.blind[0].as_json() == {
@@ -222,4 +222,4 @@ def test_rounds_open_and_keep_a_finding_through_blindness(prober: Prober, scenar
     wait_for(lambda: rounds.round(3_000_000) == [] and rounds.last.gpus[0].uuid == "GPU-1")
     [blind] = rounds.last.blind
     assert (blind.gpu, blind.reason) == ("GPU-1", "not supported")
-    assert rounds.open_severities() == {"GPU-1": "failed"}
+    assert rounds.severities == {"GPU-1": "failed"}
