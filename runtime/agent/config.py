@@ -27,6 +27,7 @@ _SECTIONS: Final = {
         "enrolment_token_file",
         "state_dir",
         "specs",
+        "allow_root",
         "listen_host",
         "heartbeat_seconds",
     },
@@ -50,6 +51,7 @@ class AgentConfig:
     token: str | None = None
     enrolment_token: str | None = None
     specs: Path | None = None
+    allow_root: bool = False
     listen_host: str = "127.0.0.1"
     heartbeat_seconds: float = 10.0
     health_interval_seconds: float = 1.0
@@ -92,6 +94,7 @@ def _config_from(
             agent, folder, environment, "enrolment_token", "UNBROKEN_AGENT_ENROLMENT_TOKEN"
         ),
         specs=None if specs is None else folder / specs,
+        allow_root=_flag(agent, "agent.allow_root"),
         listen_host=_required(_text(agent, "agent.listen_host", "127.0.0.1"), "agent.listen_host"),
         heartbeat_seconds=_positive(agent, "agent.heartbeat_seconds", 10.0),
         health_interval_seconds=_positive(health, "health.interval_seconds", 1.0),
@@ -134,6 +137,13 @@ def _positive(section: Mapping[str, Any], where: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         raise ConfigError(f"{where} must be seconds above zero, not {value!r}")
     return float(value)
+
+
+def _flag(section: Mapping[str, Any], where: str) -> bool:
+    value = section.get(where.partition(".")[2], False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where} must be true or false, not {value!r}")
+    return value
 
 
 def _server(value: Any) -> str | None:

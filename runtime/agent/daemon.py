@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import pwd
 import queue
 import signal
 import sys
@@ -23,20 +24,11 @@ import structlog
 from runtime.agent.client import FleetClient
 from runtime.agent.config import AgentConfig, ConfigError, load_config
 from runtime.agent.deliveries import RunDeliveries
+from runtime.agent.desk import OrderDesk
 from runtime.agent.heartbeat import Enrolled, Enrolment, Heard, HeartbeatSender, Missed
 from runtime.agent.links import MakeNodeLink
 from runtime.agent.memory import AgentMemoryError, Memory
-from runtime.agent.orders import (
-    Check,
-    OrderError,
-    Refuse,
-    Repeat,
-    Start,
-    StopRun,
-    decide,
-    parse_order,
-)
-from runtime.agent.runs import COORDINATOR_PROGRAM, RunError, RunKeeper
+from runtime.agent.runs import COORDINATOR_PROGRAM, RunKeeper
 from runtime.agent.specs import RunSpec, SpecError, load_specs
 from runtime.agent.statefolder import only_agent, read_credential, write_credential
 from runtime.agent.watch import HealthWatch
@@ -96,6 +88,7 @@ class Agent:
             cluster=config.cluster, folder=runs_folder, server=config.server, memory=memory
         )
         self._watch = self._make_watch()
+        self._desk = OrderDesk(specs, memory, self._keeper, self._watch.hurry)
         self._deliverer: Deliverer | None = None
         self._sender = self._make_sender()
 
@@ -115,7 +108,6 @@ class Agent:
         status = 0
         try:
             self._keeper.resume()
-            self._settle_interrupted_orders()
             while not self._stopping:
                 self._tick()
                 if (dead := self._dead_part()) is not None:
@@ -150,7 +142,8 @@ class Agent:
                 self._not_before = 0.0
                 self._beat_in(0.0 if self._has_news else self._interval_seconds)
                 for entry in answer.orders:
-                    self._obey(entry)
+                    if self._desk.obey(entry, time.time_ns() // 1000):
+                        self._tell_soon()
             case Missed(retry_seconds):
                 self._beat_in(retry_seconds)
                 self._not_before = self._next_beat
@@ -180,54 +173,6 @@ class Agent:
             log.exception("agent.credential_not_kept", detail=str(error))
         else:
             log.info("agent.enrolled", node=self._config.node)
-
-    def _obey(self, entry: object) -> None:
-        try:
-            order = parse_order(entry)
-        except OrderError as error:
-            log.error("order.unreadable", detail=str(error))  # noqa: TRY400
-            return
-        action = decide(
-            order,
-            now_us=time.time_ns() // 1000,
-            known=self._memory.orders,
-            specs=self._specs,
-            running=self._keeper.running(),
-        )
-        match action:
-            case Repeat():
-                self._memory.report_again(order.order_id)
-                return
-            case Refuse(detail, state):
-                self._memory.record(order.order_id, state, detail)
-                log.warning("order.refused", order=order.order_id, kind=order.kind, detail=detail)
-            case Start(assignment):
-                self._memory.record(order.order_id, "acknowledged")
-                try:
-                    self._keeper.start(assignment)
-                except RunError as error:
-                    self._memory.record(order.order_id, "failed", str(error))
-                else:
-                    self._memory.record(order.order_id, "completed")
-                    log.info("order.started", order=order.order_id, run=assignment.run)
-            case StopRun(run, role):
-                self._memory.record(order.order_id, "acknowledged")
-                was_here = self._keeper.stop(run, role)
-                self._memory.record(
-                    order.order_id, "completed", None if was_here else "it was not here"
-                )
-            case Check():
-                self._watch.hurry()
-                self._memory.record(order.order_id, "completed")
-        self._tell_soon()
-
-    def _settle_interrupted_orders(self) -> None:
-        """An order that a kill cut short: what came of it is what was resumed."""
-        for record in tuple(self._memory.orders.values()):
-            if record.state == "acknowledged":
-                self._memory.record(
-                    record.order_id, "completed", "the agent was restarted in between"
-                )
 
     def _heartbeat(self) -> dict[str, Any]:
         driver, gpus, blind = self._watch.brief()
@@ -306,13 +251,24 @@ class Agent:
         log.info("agent.stopped", node=self._config.node)
 
 
+def allowed_specs(config: AgentConfig) -> dict[str, RunSpec]:
+    """The node's allow-list, by digest; empty when the configuration names none."""
+    if config.specs is None:
+        return {}
+    specs = load_specs(config.specs, allow_root=config.allow_root)
+    for spec in specs.values():
+        if pwd.getpwnam(spec.user).pw_uid == 0:
+            log.warning("agent.spec_runs_as_root", spec=spec.name)
+    return specs
+
+
 def run_agent(
     config: AgentConfig,
     make_link: MakeNodeLink,
     coordinator_program: Sequence[str] = COORDINATOR_PROGRAM,
 ) -> int:
     """Run until SIGTERM or SIGINT; the exit status. Raises what `main` turns into one line."""
-    specs = {} if config.specs is None else load_specs(config.specs)
+    specs = allowed_specs(config)
     load_thermal(config.thermal_policy)
     with (
         only_agent(config),
@@ -340,8 +296,7 @@ def main(args: argparse.Namespace, make_link: MakeNodeLink | None = None) -> int
     try:
         config = load_config(args.config, os.environ)
         if args.print_specs:
-            specs = {} if config.specs is None else load_specs(config.specs)
-            for digest, spec in specs.items():
+            for digest, spec in allowed_specs(config).items():
                 print(digest, spec.name)
             return 0
         if make_link is None:

@@ -107,7 +107,10 @@ class Memory:
         try:
             content = json.loads(self._path.read_text(encoding="utf-8"))
             for entry in content["orders"]:
-                self.orders[entry["order_id"]] = OrderRecord(**entry)
+                record = OrderRecord(**entry)
+                # Cut short by a kill: the service sends it again, and it is done then.
+                if record.state in FINAL_STATES:
+                    self.orders[record.order_id] = record
             for entry in content["assignments"]:
                 assignment = Assignment(**entry)
                 self.assignments[(assignment.run, assignment.role)] = assignment

@@ -66,6 +66,13 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing to do: it is as the order wants it."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
 class Refuse:
     """Not done; `state` is what the service hears."""
 
@@ -78,7 +85,7 @@ class Repeat:
     """The order is known: nothing to do but to report its state once more."""
 
 
-Action = Start | StopRun | Check | Refuse | Repeat
+Action = Start | StopRun | Check | Done | Refuse | Repeat
 
 
 def parse_order(entry: object) -> Order:
@@ -130,8 +137,10 @@ def _start(
     if assignment.spec not in specs:
         return Refuse(f"spec {assignment.spec} is not on this node's allow-list")
     epoch = running.get((assignment.run, assignment.role))
-    if epoch is not None and assignment.epoch <= epoch:
-        return Refuse(f"the run is here as {assignment.role} in epoch {epoch} already")
+    if epoch == assignment.epoch:
+        return Done(f"the run is here as {assignment.role} in epoch {epoch} already")
+    if epoch is not None and assignment.epoch < epoch:
+        return Refuse(f"epoch {assignment.epoch} is over, the run is here in epoch {epoch}")
     return Start(assignment)
 
 

@@ -37,6 +37,7 @@ class RunSpec:
     code_digest: str
     environment: Mapping[str, str] = field(default_factory=dict)
     code: tuple[Path, ...] = ()
+    allow_root: bool = False  # the node's own word, no part of what the digest names
 
     @property
     def digest(self) -> str:
@@ -54,7 +55,7 @@ class RunSpec:
 
     def check(self) -> None:
         """Raises SpecError when the spec may not run now: changed code, or a forbidden user."""
-        check_user(self.name, self.user)
+        check_user(self.name, self.user, allow_root=self.allow_root)
         found = digest_code(self.code)
         if found != self.code_digest:
             raise SpecError(
@@ -63,8 +64,11 @@ class RunSpec:
             )
 
 
-def load_specs(path: Path) -> dict[str, RunSpec]:
-    """The allow-list, by digest. Raises SpecError with file, spec and reason."""
+def load_specs(path: Path, *, allow_root: bool = False) -> dict[str, RunSpec]:
+    """The allow-list, by digest. Raises SpecError with file, spec and reason.
+
+    `allow_root` is for a machine of one's own where no other account reaches the interpreter.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -75,7 +79,7 @@ def load_specs(path: Path) -> dict[str, RunSpec]:
     specs: dict[str, RunSpec] = {}
     for index, entry in enumerate(entries):
         try:
-            spec = _spec_from(entry, path.parent)
+            spec = _spec_from(entry, path.parent, allow_root)
         except SpecError as error:
             raise SpecError(f"{path}: spec[{index}]: {error}") from error
         if any(known.name == spec.name for known in specs.values()):
@@ -84,14 +88,17 @@ def load_specs(path: Path) -> dict[str, RunSpec]:
     return specs
 
 
-def check_user(name: str, user: str) -> None:
+def check_user(name: str, user: str, *, allow_root: bool = False) -> None:
     """Raises SpecError unless this process can start programs as `user`, who is not root."""
     try:
         account = pwd.getpwnam(user)
     except KeyError:
         raise SpecError(f"spec {name}: there is no user {user!r} on this node") from None
-    if account.pw_uid == 0:
-        raise SpecError(f"spec {name}: user {user!r} is root, and nothing is run as root")
+    if account.pw_uid == 0 and not allow_root:
+        raise SpecError(
+            f"spec {name}: user {user!r} is root, and nothing is run as root: "
+            "name an ordinary account as its user"
+        )
     if os.geteuid() not in (0, account.pw_uid):
         raise SpecError(f"spec {name}: this agent may not start programs as {user!r}")
 
@@ -105,7 +112,7 @@ def digest_code(files: tuple[Path, ...]) -> str:
     return sha256_hex(canonical_json(parts))
 
 
-def _spec_from(entry: Any, folder: Path) -> RunSpec:
+def _spec_from(entry: Any, folder: Path, allow_root: bool) -> RunSpec:
     if not isinstance(entry, dict):
         raise SpecError("it is not a table")
     if unknown := sorted(set(entry) - _KEYS):
@@ -121,7 +128,7 @@ def _spec_from(entry: Any, folder: Path) -> RunSpec:
     user = entry.get("user", pwd.getpwuid(os.geteuid()).pw_name)
     if not isinstance(user, str):
         raise SpecError(f"user must be a string, not {user!r}")
-    check_user(name, user)
+    check_user(name, user, allow_root=allow_root)
     code = tuple(folder / file for file in _strings(entry, "code", default=[]))
     digest = digest_code(code)
     if entry.get("code_digest", digest) != digest:
@@ -129,7 +136,7 @@ def _spec_from(entry: Any, folder: Path) -> RunSpec:
     argv = tuple(_strings(entry, "argv"))
     if not argv:
         raise SpecError("argv must name a program")
-    return RunSpec(name, argv, user, digest, environment, code)
+    return RunSpec(name, argv, user, digest, environment, code, allow_root)
 
 
 def _strings(entry: Mapping[str, Any], key: str, default: list[str] | None = None) -> list[str]:
