@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.agent.config import load_config
-from runtime.agent.daemon import run_agent
+from runtime.agent.daemon import add_arguments, main
 from runtime.agent.specs import RunSpec
-from runtime.logs import configure_logs
 
 COORDINATOR = Path(__file__).with_name("small_coordinator.py")
 
@@ -72,13 +70,7 @@ class SmallLink:
         }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--config", type=Path, required=True)
-    configure_logs()
-    config = load_config(parser.parse_args().config, os.environ)
-    return run_agent(config, SmallLink, (sys.executable, str(COORDINATOR)))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    sys.exit(main(parser.parse_args(), SmallLink, (sys.executable, str(COORDINATOR))))

@@ -326,3 +326,53 @@ def test_a_blind_node_says_so_and_keeps_its_finding(node: Node) -> None:
         assert node.end() == 0
 
     assert findings(service) == [("opened", "failed")]
+
+
+def test_a_second_agent_on_the_same_state_is_refused(node: Node) -> None:
+    with Service() as service:
+        node.start(service.url)
+        wait_for(lambda: service.heartbeats)
+        first = node.process
+        second = node.start(service.url)
+        assert second.wait(20) == 2
+        assert first is not None
+        assert first.poll() is None
+        node.process = first
+        assert node.end() == 0
+
+    assert f"{node.state} is in use by another agent" in node.errors.read_text(encoding="utf-8")
+
+
+def test_a_wrong_token_is_said_once_and_nothing_is_lost(node: Node) -> None:
+    with Service() as service:
+        node.start(service.url, UNBROKEN_AGENT_TOKEN="wrong")
+        heat(node, 94)
+        wait_for(lambda: node.logged("health.finding") and node.logged("delivery.refused"))
+        wait_for(lambda: node.logged("heartbeat.missed"))
+        assert node.end() == 0
+        assert service.order == []
+    assert [len(node.logged(e)) for e in ("delivery.refused", "heartbeat.missed")] == [1, 1]
+
+    with Service() as service:
+        node.start(service.url)
+        wait_for(lambda: findings(service) == [("opened", "failed")])
+        assert node.end() == 0
+
+
+def test_a_hung_call_is_in_the_heartbeat_within_fifteen_seconds(node: Node) -> None:
+    with Service() as service:
+        node.start(service.url)
+        wait_for(lambda: service.heartbeats and service.heartbeats[-1]["gpus"])
+        hung = StubGpu("GPU-1", 45, serial="1651", hang="nvmlDeviceGetTemperature")
+        write_scenario(node.scenario, [hung, COOL[1]])
+        [blind] = wait_for(lambda: service.heartbeats[-1]["blind"], 15)
+        wait_for(lambda: [gpu["uuid"] for gpu in service.heartbeats[-1]["gpus"]] == ["GPU-2"])
+        assert node.end() == 0
+
+    assert blind == {
+        "check": "nvml",
+        "gpu": "GPU-1",
+        "slot": 0,
+        "function": "nvmlDeviceGetTemperature",
+        "reason": "hung: the call did not come back in time",
+    }
