@@ -95,6 +95,8 @@ def _resume(turn: Turn, worker: Worker, body: dict[str, Any]) -> None:
     state = turn.state
     if state.phase == Phase.UNWINDING and not worker.boundary:
         turn.tell(worker, {"op": "abort", "epoch": state.epoch})
+    if state.phase == Phase.TRAINING:
+        turn.tell(worker, {"op": "go", "epoch": state.epoch})
     if state.phase == Phase.PAUSING and worker.pause_reply is None:
         turn.tell(worker, {"op": "pause", "epoch": state.epoch})
     if body.get("boundary_epoch") == state.epoch and not worker.boundary:

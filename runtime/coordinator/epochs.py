@@ -46,12 +46,14 @@ class Turn:
         was_member = worker.role == Role.MEMBER
         rank = self.state.rank_of(worker.name)
         worker.role = Role.GONE
+        if self.state.phase == Phase.FINISHED:
+            return
         self.log(f"worker {worker.name} is lost: {cause['kind']}, {cause['detail']}")
         self.actions.append(
             SendNode(worker.node, {"op": "kill", "slot": worker.slot, "name": worker.name})
         )
         self.refill(worker.slot, worker.node)
-        if not was_member or self.state.phase == Phase.FINISHED:
+        if not was_member:
             return
         self.record(worker, rank, cause, detector)
         self.unwind(f"rank {rank} was lost")
@@ -272,7 +274,9 @@ class Turn:
                 f"({recovery.mode}, {self.now - recovery.began_at:.3f} s)"
             )
         for worker in state.workers.values():
-            if worker.role == Role.RETIRING:
+            if worker.role == Role.MEMBER:
+                self.tell(worker, {"op": "go", "epoch": state.epoch})
+            elif worker.role == Role.RETIRING:
                 self.tell(worker, {"op": "retire"})
         self.decide()
 

@@ -56,7 +56,9 @@ class Server:
     async def serve(self, host: str, port: int) -> str:
         """Serves until the run is over; returns its outcome."""
         try:
-            server = await asyncio.start_server(self._connected, host, port)
+            server = await asyncio.start_server(
+                self._connected, host, port, limit=lines.MAX_LINE_BYTES
+            )
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; "
@@ -97,6 +99,8 @@ class Server:
             await asyncio.sleep(0.02)
         for writer in self._nodes.values():
             _send(writer, {"op": "over", "outcome": self.state.outcome})
+        while self._nodes and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
 
     # -- decisions --------------------------------------------------------------------------
 
