@@ -335,9 +335,7 @@ class Turn:
             replaced[str(rank)] = [old.name, spare.name]
             self.seat(rank, spare)
             donors.append(old)
-        self.begin_recovery(
-            "live_migration", "source_memory", committed, committed + 1, replaced
-        )
+        self.begin_recovery("live_migration", "source_memory", committed, committed + 1, replaced)
         if state.recovery is not None and moves:
             state.recovery.reason = moves[0].reason
             state.recovery.began_at = state.recovery.detected_at = self.now

@@ -104,7 +104,9 @@ class Server:
 
     # -- decisions --------------------------------------------------------------------------
 
-    def hear(self, kind: str, body: dict[str, Any], via: asyncio.StreamWriter | None = None) -> None:
+    def hear(
+        self, kind: str, body: dict[str, Any], via: asyncio.StreamWriter | None = None
+    ) -> None:
         """One message through the rule: journal first, then events, then the actions."""
         self.state, actions = decide(self.state, Message(kind, time.monotonic(), body))
         if kind not in UNJOURNALED or self.state.events or _durable(actions):

@@ -21,7 +21,9 @@ class Block(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.norm_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -87,9 +89,7 @@ class Training:
 
     def loss(self, batch: Batch) -> torch.Tensor:
         logits = self.model(batch.tokens[:, :-1])
-        return nn.functional.cross_entropy(
-            logits.reshape(-1, 256), batch.tokens[:, 1:].reshape(-1)
-        )
+        return nn.functional.cross_entropy(logits.reshape(-1, 256), batch.tokens[:, 1:].reshape(-1))
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,7 @@ def train(training: Training, run: Run, trace: Trace) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         trace.write("backward", rank=rank, step=step, epoch=epoch)
         if done := run.commit(loss, clip_norm=1.0):
-            trace.write(
-                "committed", rank=rank, step=done.step, epoch=epoch, loss=done.loss.hex()
-            )
+            trace.write("committed", rank=rank, step=done.step, epoch=epoch, loss=done.loss.hex())
     digest = run.state_digest()
     trace.write("final", rank=run.rank, step=run.committed_step, epoch=run.epoch, digest=digest)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.worker.group import Pending, ReplaceableGroup
+from runtime.worker.group import Pending
 
 BUCKET_BYTES = 4 << 20
 

@@ -205,7 +205,9 @@ class Link:
             )
             self._line = line
         if facts.finished:
-            self.send({"op": "finished", "epoch": facts.epoch, "committed_step": facts.committed_step})
+            self.send(
+                {"op": "finished", "epoch": facts.epoch, "committed_step": facts.committed_step}
+            )
 
     def _read(self, line: LineSocket) -> None:
         next_beat = time.monotonic()

@@ -205,7 +205,7 @@ class Run:
         """Puts back what the step changed: its gradients go, the buffers are those of its start."""
         self._open = False
         self._membership.say_void()
-        return None  # noqa: RET501 - the value that `commit` hands on
+        return None
 
     @torch.no_grad()
     def _regroup(self) -> None:

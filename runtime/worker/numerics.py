@@ -17,7 +17,7 @@ def seed_step(seed: int, rank: int, step: int, micro_step: int = 0) -> None:
     text = f"{seed}/{rank}/{step}/{micro_step}".encode()
     value = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") >> 1
     torch.manual_seed(value)
-    np.random.seed(value & 0xFFFFFFFF)  # noqa: NPY002 - the generator that user code shares
+    np.random.seed(value & 0xFFFFFFFF)
     random.seed(value)
 
 

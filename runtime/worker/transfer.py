@@ -192,7 +192,9 @@ def _receive(sources: list[_Source], troubles: list[str], began: float) -> Recei
             troubles.append(f"{source.name}: {error}")
             continue
         if theirs != digest:
-            raise TransferFailed(f"the state received has digest {digest}, {source.name}'s {theirs}")
+            raise TransferFailed(
+                f"the state received has digest {digest}, {source.name}'s {theirs}"
+            )
         names = [each.name for each in alive]
         return Received(snapshot, digest, snapshot.nbytes, time.monotonic() - began, names)
     raise TransferFailed("no donor is left to confirm the digest: " + "; ".join(troubles))
