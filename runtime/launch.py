@@ -1,4 +1,4 @@
-"""One host, one run: a coordinator, a zygote and its workers, from a command line to a clean end."""
+"""One host, one run: a coordinator and its workers, from a command line to a clean end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Self
 
 from runtime.agent.node_link import NodeLink
 from runtime.agent.supervisor import Supervisor
-from runtime.errors import FailoverError, UsageError
+from runtime.errors import UsageError
 from runtime.worker_environment import worker_environment
 
 
@@ -167,11 +167,8 @@ def main(arguments: argparse.Namespace) -> int:
         checkpoint_every_steps=arguments.checkpoint_every,
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
-        with Launch(spec) as launch:
-            print(f"run {spec.run}: logs in {spec.folder / 'logs'}", flush=True)
-            outcome = launch.wait()
-    except FailoverError:
-        raise
+    with Launch(spec) as launch:
+        print(f"run {spec.run}: logs in {spec.folder / 'logs'}", flush=True)
+        outcome = launch.wait()
     print(f"run {spec.run}: {outcome}")
     return 0 if outcome in ("completed", "parked") else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from typing import Any
@@ -55,8 +56,6 @@ class LineSocket:
 
     def close(self) -> None:
         # shutdown first: another thread may be blocked in recv on this socket.
-        try:
+        with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self.sock.close()

@@ -1,4 +1,4 @@
-"""The coordinator's rule: (state, message) → (state, actions); pure, so a crash replays to the same.
+"""The coordinator's rule: (state, message) → (state, actions); pure.
 
 Nothing here reads a clock, a socket or a file: instants come in with the message.
 """
@@ -22,7 +22,7 @@ from runtime.coordinator.model import (
     Worker,
 )
 
-# A worker beats ten times a second from a thread of its own; five missed beats ask its node to look.
+# A worker beats ten times a second from its own thread; after five missed its node has a look.
 SILENT_SECONDS: Final = 0.5
 # A process seen stopped (T) or in uninterruptible sleep (D) this long, and silent, hangs.
 STOPPED_SECONDS: Final = 0.4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from runtime.coordinator import reports
 from runtime.coordinator.model import (
     Action,
@@ -39,8 +41,8 @@ class Turn:
 
     # -- failures ---------------------------------------------------------------------------
 
-    def fail(self, worker: Worker, cause: dict[str, object], detector: str) -> None:
-        """A worker is lost for good: fence it, break its epoch if it was a member, refill its slot."""
+    def fail(self, worker: Worker, cause: Mapping[str, object], detector: str) -> None:
+        """A worker is lost for good: fence it, break its epoch if a member, refill its slot."""
         if worker.role == Role.GONE:
             return
         was_member = worker.role == Role.MEMBER
@@ -60,7 +62,7 @@ class Turn:
         self.decide()
 
     def record(
-        self, worker: Worker, rank: int | None, cause: dict[str, object], detector: str
+        self, worker: Worker, rank: int | None, cause: Mapping[str, object], detector: str
     ) -> None:
         state = self.state
         # A broken collective names no culprit; once the culprit is known, that suspicion goes.
@@ -140,7 +142,7 @@ class Turn:
         self.state.ranks[str(rank)] = worker.name
 
     def next_epoch(self) -> None:
-        """After a failure: rebuild from survivors, else from a checkpoint (design order 2, 3, 6)."""
+        """After a failure: rebuild from survivors, else from a checkpoint."""
         state = self.state
         members = state.members()
         if any(not worker.boundary for worker in members):

@@ -1,4 +1,4 @@
-"""The keys by which a new process group finds its members: kept per epoch, refused for any other."""
+"""The keys by which a new process group finds its members: kept for one epoch only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges a drill from the training script's own trace; pure, and it trusts no word of the runtime."""
+"""Judges a drill from the training script's own trace, not from the runtime's words; pure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def final_digests(trace: list[Record]) -> dict[int, str]:
 
 
 def changed_pids(trace: Iterable[Record], replaced: dict[int, int]) -> list[str]:
-    """Ranks whose process changed more often than faults struck them: survivors that did not survive."""
+    """Ranks whose process changed more often than faults struck them: lost survivors."""
     pids: dict[int, list[int]] = {}
     for record in trace:
         holders = pids.setdefault(record["rank"], [])

@@ -1,4 +1,4 @@
-"""The last resort on disk: whole checkpoints with a manifest, written beside training, never half there."""
+"""The last resort on disk: whole checkpoints with a manifest, never half there."""
 
 from __future__ import annotations
 

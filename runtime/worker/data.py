@@ -1,4 +1,4 @@
-"""Data by step: what a rank sees is a pure function of (seed, step, rank), so nothing has to be moved."""
+"""Data by step: a pure function of (seed, step, rank), so nothing has to be moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small real training of the drill: one model, its data and its loss, shared with the plain twin."""
+"""The small real training of the drill: model, data and loss, shared with the plain twin."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ class Block(nn.Module):
         q, k, v = (each.view(shape).transpose(1, 2) for each in (q, k, v))
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.dropout(self.out(mixed.transpose(1, 2).reshape(batch, length, width)))
-        return x + self.dropout(self.mlp(self.norm_mlp(x)))
+        y: torch.Tensor = x + self.dropout(self.mlp(self.norm_mlp(x)))
+        return y
 
 
 class ByteGpt(nn.Module):
-    """A byte-level GPT. `seen` is a buffer that each forward changes, so that voids must restore it."""
+    """A byte-level GPT. Each forward changes the buffer `seen`, so that voids must restore it."""
 
     seen: torch.Tensor
 

@@ -24,7 +24,7 @@ def train(training: Training, run: Run, trace: Trace) -> None:
         trace.write("begin", rank=rank, step=step, epoch=epoch, ids=batch.ids)
         loss = training.loss(batch)
         trace.write("forward", rank=rank, step=step, epoch=epoch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         trace.write("backward", rank=rank, step=step, epoch=epoch)
         if done := run.commit(loss, clip_norm=1.0):
             trace.write("committed", rank=rank, step=done.step, epoch=epoch, loss=done.loss.hex())

@@ -1,4 +1,4 @@
-"""The run's own gradient reduction: a bucket plan fixed by parameter order, hashed, overlapped with backward."""
+"""The run's own gradient reduction: a hashed bucket plan, overlapped with backward."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from runtime.worker.group import Pending
+from runtime.worker.group import Sum
 
 BUCKET_BYTES = 4 << 20
 
@@ -32,7 +32,7 @@ class Plan:
 
 
 def plan_buckets(parameters: list[tuple[str, torch.nn.Parameter]], size: int) -> Plan:
-    """Buckets in reverse order of the parameters (about the order of backward), `size` bytes each."""
+    """Buckets in reverse parameter order (about that of backward), `size` bytes each."""
     buckets: list[Bucket] = []
     indices: list[int] = []
     for index in reversed(range(len(parameters))):
@@ -75,13 +75,13 @@ def _bucket(parameters: list[tuple[str, torch.nn.Parameter]], indices: list[int]
 class Reducer:
     """Sums gradients over the group while backward runs, and averages them at the end of a step.
 
-    `launch` starts the sum of one flat buffer; the group gives it, and a plain twin may give its own.
+    `launch` starts the sum of one flat buffer; the group gives it, a plain twin its own.
     """
 
     def __init__(
         self,
         parameters: list[tuple[str, torch.nn.Parameter]],
-        launch: Callable[[torch.Tensor], Pending],
+        launch: Callable[[torch.Tensor], Sum],
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         self.parameters = [item for item in parameters if item[1].requires_grad]
@@ -97,7 +97,7 @@ class Reducer:
             for index in bucket.indices
         }
         self._missing: list[int] = []
-        self._pending: list[Pending] = []
+        self._pending: list[Sum] = []
         self._armed = False
         self._handles = [
             parameter.register_post_accumulate_grad_hook(self._hook(index))
@@ -145,10 +145,10 @@ class Reducer:
         self._pending.append(self._launch(buffer))
 
     def finish(self, world_size: int) -> bool:
-        """Waits for all sums and writes the averages into `.grad`; False when any of them failed."""
+        """Waits for all sums and writes averages into `.grad`; False when any failed."""
         while len(self._pending) < len(self.plan.buckets):
             self._start(len(self._pending))  # parameters that this step's loss did not reach
-        whole = all([pending.wait() for pending in self._pending])
+        whole = all(pending.wait() for pending in self._pending)
         self._armed = False
         self._pending = []
         if not whole:

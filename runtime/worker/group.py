@@ -1,7 +1,7 @@
-"""The replaceable process group: what holds it never changes, what is inside it does, epoch by epoch.
+"""The replaceable process group: its holder never changes, what is inside it does.
 
-A collective that fails does not raise: the group remembers the error, fills the output with zeros of
-the right shape, and `commit` finds the step void.
+A collective that fails does not raise: the group remembers the error, fills the output with zeros
+of the right shape, and `commit` finds the step void.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,12 @@ from runtime.worker.store import EpochStore
 
 # Never reached in a sound run: what ends a blocked collective is the abort, not this.
 _GLOO_TIMEOUT = dt.timedelta(hours=24)
+
+
+class Sum(Protocol):
+    """One sum under way; `wait` says whether it gave the right result."""
+
+    def wait(self) -> bool: ...
 
 
 class Pending:
@@ -49,7 +55,7 @@ class ReplaceableGroup:
 
     def __init__(self, interface: str = "127.0.0.1") -> None:
         self._interface = interface
-        self._inner: dist.ProcessGroupGloo | None = None
+        self._inner: Any = None  # a ProcessGroupGloo, whose methods the stubs do not have
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._before: frozenset[str] = frozenset()
@@ -84,11 +90,12 @@ class ReplaceableGroup:
                 store.close()
                 raise StepVoid(f"epoch {epoch} ended before its group was built")
             self._building = True
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=self._interface)]
+        gloo: Any = dist.ProcessGroupGloo  # its options are not in the stubs
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=self._interface)]
         options._timeout = _GLOO_TIMEOUT
         try:
-            inner = dist.ProcessGroupGloo(store, rank, size, options)
+            inner = gloo(store, rank, size, options)
         except (RuntimeError, StepVoid) as error:
             self.note(error)
             raise StepVoid(f"epoch {epoch} could not form its group: {error}") from error
@@ -103,7 +110,7 @@ class ReplaceableGroup:
             self.epoch, self.rank, self.size = epoch, rank, size
 
     def abort(self, reason: str, ours: frozenset[str]) -> None:
-        """From any thread: whatever blocks in this group raises soon; later collectives are no-ops."""
+        """From any thread: what blocks in this group raises soon; later calls are no-ops."""
         with self._lock:
             self._error = self._error or StepVoid(reason)
             if self._store is not None and self._building:
@@ -133,7 +140,7 @@ class ReplaceableGroup:
     def gather_text(self, text: str) -> list[str]:
         """Every rank's 64-character text, by rank; StepVoid when the epoch breaks under it."""
         mine = torch.frombuffer(bytearray(text.encode().ljust(64)), dtype=torch.uint8)
-        inner: Any = self._inner
+        inner = self._inner
         if inner is None:
             raise StepVoid("no group")
         if self.size == 1:

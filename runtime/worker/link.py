@@ -1,4 +1,4 @@
-"""A worker's line to its coordinator: beats, orders, reconnection; it never decides anything itself.
+"""A worker's line to its coordinator: beats, orders, reconnection; it decides nothing.
 
 One thread reads and beats; the training thread sends under a lock and waits on a condition. While
 the coordinator is away the line is retried for ever and training goes on.

@@ -1,4 +1,4 @@
-"""The training loop that survives: `join` gives a Run, whose `steps` and `commit` hide every failure."""
+"""The loop that survives: `join` gives a Run, whose `steps` and `commit` hide failures."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Run:
         for _ in range(WARM_UP_STEPS if warm_up is not None else 0):
             assert warm_up is not None  # noqa: S101 - for the type checker
             self._reducer.begin_step()
-            warm_up().backward()  # type: ignore[no-untyped-call]
+            warm_up().backward()
             self._reducer.finish(1)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
@@ -144,7 +144,7 @@ class Run:
         while True:
             if self._open:
                 raise UsageError(
-                    "the loop asked for the next batch without run.commit(loss): call it once a batch"
+                    "the next batch was asked for without run.commit(loss): call it once a batch"
                 )
             if self.committed_step >= self._data.steps:
                 if membership.finish():
@@ -158,17 +158,18 @@ class Run:
             yield self._data.batch(self.step, self.rank, self.world_size)
 
     def train(self, step_fn: Callable[[Any], torch.Tensor]) -> Iterator[Committed]:
-        """The second form: `step_fn(batch)` gives the loss; exceptions of a void step are swallowed."""
+        """The second form: `step_fn(batch)` gives the loss; what a void step raises is lost."""
         for batch in self.steps():
             try:
                 loss = step_fn(batch)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             except Exception:
                 if not self._membership.broken:
                     raise
                 loss = None
-            done = self.commit(loss) if loss is not None else self._void()
-            if done is not None:
+            if loss is None:
+                self._void()
+            elif (done := self.commit(loss)) is not None:
                 yield done
 
     def _begin(self) -> None:
@@ -186,7 +187,8 @@ class Run:
         if not self._open:
             raise UsageError("run.commit was called twice for one batch")
         if not self._reducer.finish(self.world_size):
-            return self._void()
+            self._void()
+            return None
         self._open = False
         self._buffers = []
         grad_norm = None

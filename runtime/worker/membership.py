@@ -1,4 +1,4 @@
-"""This process's place in the run: which epoch, which rank, whose state; it trains nothing itself."""
+"""This process's place in the run: epoch, rank and whose state; it trains nothing itself."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class Membership:
     # -- the end --------------------------------------------------------------------------------
 
     def finish(self) -> bool:
-        """No step is left: True once every rank says so; False when a new epoch has to come first."""
+        """No step is left: True once all ranks say so; False when a new epoch comes first."""
         link, inbox, epoch = self._link, self._link.inbox, self.group.epoch
         link.facts.finished = True
         link.send({"op": "finished", "epoch": epoch, "committed_step": self.committed_step})

@@ -1,4 +1,4 @@
-"""What makes two processes compute the same bits: random numbers by step, and a fingerprint to compare."""
+"""What makes two processes compute the same bits: seeds by step, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def framework() -> str:
 
 
 def fingerprint(plan_digest: str) -> str:
-    """A digest of all that must be equal on every rank for equal bits: build, device, flags, code."""
+    """A digest of what must be equal on all ranks for equal bits: build, device, flags, code."""
     script = Path(sys.argv[0])
     facts = {
         "plan": plan_digest,

@@ -1,4 +1,4 @@
-"""Finds the sockets that a Gloo group opened in this process, so that a blocked collective can be broken.
+"""Finds the sockets that a Gloo group opened, so that a blocked collective can be broken.
 
 `abort()` and `shutdown()` of ProcessGroupGloo unblock nothing (torch 2.13); half-closing the
 connected sockets makes every rank raise in 10-20 ms. The listening socket must not be touched: Gloo

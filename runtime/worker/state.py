@@ -1,4 +1,4 @@
-"""All state of a rank as an ordered list of tensors and one JSON tree: captured, digested, put back.
+"""All state of a rank as a list of tensors and one JSON tree: captured, digested, put back.
 
 The tree holds every scalar; a tensor in it stands as {"$t": index}. Floats travel as hexadecimal
 text, so that what arrives has the same bits. No pickle anywhere.
@@ -50,7 +50,7 @@ class Entry:
 
 @dataclass
 class Snapshot:
-    """State at one committed step; tensors may be the live ones (a source) or fresh (a receiver)."""
+    """State at one committed step; tensors are live ones (a source) or fresh (a receiver)."""
 
     tree: dict[str, Any]
     entries: list[Entry]
@@ -88,7 +88,7 @@ class Snapshot:
         return tensor_bytes(self.tensors[index])
 
     def digest(self) -> str:
-        """BLAKE3 over the tree and, in canonical order, each tensor's name, dtype, shape and bytes."""
+        """BLAKE3 over the tree, then each tensor's name, dtype, shape and bytes in order."""
         hasher = blake3(_canonical(self.tree))
         for index, entry in enumerate(self.entries):
             hasher.update(_canonical([entry.name, entry.dtype, list(entry.shape)]))
@@ -102,7 +102,7 @@ class Snapshot:
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    return memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]  # an array is one
 
 
 def _canonical(value: object) -> bytes:

@@ -1,4 +1,4 @@
-"""A torch Store whose keys live in the coordinator, fenced by epoch: a late rank finds every door shut."""
+"""A torch Store whose keys live in the coordinator, fenced by epoch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EpochStore(dist.Store):
         answer = self._call({"op": "get", "keys": [key]})
         return base64.b64decode(answer["values"][0])
 
-    def wait(self, keys: list[str], timeout: dt.timedelta | None = None) -> None:  # type: ignore[override]  # the stub lists the C++ overloads
+    def wait(self, keys: list[str], timeout: dt.timedelta | None = None) -> None:
         # No timeout of its own: the epoch ends, or the link closes this socket.
         self._call({"op": "get", "keys": list(keys)})
 

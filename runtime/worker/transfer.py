@@ -1,7 +1,7 @@
-"""State on the wire between workers: chunks with a CRC each, striped over donors, whole or not at all.
+"""State on the wire: chunks with a CRC each, striped over donors, whole or not at all.
 
 A donor answers `header`, `chunk` and `digest` for one epoch only. A receiver fills fresh memory and
-hands it out only when its digest is the donor's; a donor that dies costs its unfinished chunks only.
+hands it out only when its digest is the donor's; a donor that dies costs its open chunk only.
 
 Every answer is: 4 bytes length of the body, 4 bytes CRC-32, body. For a chunk the CRC runs over the
 text "index:offset:" and the body, so a chunk in the wrong place does not pass.
@@ -180,7 +180,7 @@ def _receive(sources: list[_Source], troubles: list[str], began: float) -> Recei
     done: list[tuple[int, int]] = []
     alive = sources[sources.index(primary) :]
     while len(done) < total and alive:
-        # A donor that fails gives its chunk back; others may have run dry before, so go round again.
+        # A donor that fails gives its chunk back; others may have run dry: go round again.
         alive = _pull_all(alive, snapshot, work, done, troubles)
     if len(done) < total:
         raise TransferFailed("no donor could finish the state: " + "; ".join(troubles))

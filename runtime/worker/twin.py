@@ -1,4 +1,4 @@
-"""The uninterrupted twin: the same training in plain torch, same reduction plan, no failover at all.
+"""The uninterrupted twin: the same training in plain torch, without any failover.
 
 Of the runtime it uses only the bucket plan with its hooks, the seed rule and the state's digest.
 """
@@ -43,7 +43,7 @@ def train(size: str, steps: int, seed: int, trace: Trace) -> None:
         seed_step(seed, rank, step)
         reducer.begin_step()
         loss = training.loss(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         reducer.finish(world_size)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

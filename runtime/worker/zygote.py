@@ -1,11 +1,13 @@
 """Holds torch imported and nothing else, and forks a fresh worker each time it is asked to.
 
-It has no thread, no process group and no CUDA context, so that a fork of it is sound. Orders come as
-lines of JSON on standard input, news of ended children go out the same way. Its children die with it.
+It has no thread, no process group and no CUDA context, so that a fork of it is sound. Orders come
+as lines of JSON on standard input, news of ended children go out the same way. Its children die
+with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -127,10 +129,8 @@ class Zygote:
                 self._say({"op": "exited", "pid": pid, "status": code, **child})
 
     def _say(self, message: dict[str, Any]) -> None:
-        try:
+        with contextlib.suppress(BrokenPipeError):
             os.write(1, json.dumps(message).encode() + b"\n")
-        except BrokenPipeError:
-            pass
 
 
 def main() -> None:
