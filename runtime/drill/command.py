@@ -45,6 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             default=[],
             metavar="RANK@STEP" if kind == "migrate" else "RANK@STEP[:PHASE]",
         )
+    parser.add_argument(
+        "--kill-coordinator",
+        action="append",
+        default=[],
+        type=int,
+        metavar="STEP",
+        help="SIGKILL the coordinator when a rank begins this step; it is restarted",
+    )
     parser.add_argument("--checkpoint-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--size", choices=("drill", "demo"), default="drill")
     parser.add_argument("--seed", type=int, default=0)
@@ -88,6 +96,7 @@ class Drill:
         )
         task = progress.add_task("with faults", total=arguments.steps)
         moves = [fault for fault in self.faults if fault.kind == "migrate"]
+        crashes = sorted(arguments.kill_coordinator)
         with Launch(spec) as launch:
             outcome = None
             while outcome is None:
@@ -95,6 +104,9 @@ class Drill:
                 trace = read_trace(self.folder / "trace.jsonl")
                 progress.update(task, completed=_committed(trace))
                 moves = [fault for fault in moves if not self._ask_move(fault, trace, launch)]
+                if crashes and any(record["step"] >= crashes[0] for record in trace):
+                    os.kill(launch.coordinator_pid, signal.SIGKILL)
+                    crashes.pop(0)
             self.respawned = _respawned(self.folder / "run" / "logs")
         if outcome != "completed":
             self.problems.append(f"the run ended {outcome}: {self._last_words()}")
@@ -104,11 +116,14 @@ class Drill:
         if not any(r["rank"] == fault.rank and r["step"] >= fault.step for r in trace):
             return False
         body = {"rank": fault.rank, "reason": "drill"}
-        line = LineSocket.connect(launch.endpoint, timeout_seconds=5.0)
-        line.send({"op": "ask", "token": launch.token, "what": "migrate", "body": body})
-        line.receive(5.0)
-        line.close()
-        return True
+        try:
+            line = LineSocket.connect(launch.endpoint, timeout_seconds=5.0)
+            line.send({"op": "ask", "token": launch.token, "what": "migrate", "body": body})
+            answered = line.receive(5.0) is not None
+            line.close()
+        except OSError:
+            return False  # the coordinator is being restarted: ask again
+        return answered
 
     def run_twin(self, progress: Progress) -> None:
         arguments = self.arguments

@@ -72,6 +72,63 @@ def _bucket(parameters: list[tuple[str, torch.nn.Parameter]], indices: list[int]
     return Bucket(tuple(indices), numel, first.dtype, first.device)
 
 
+def wait_all(pending: list[Sum]) -> bool:
+    """Waits for every sum, also after one has failed: each holds the group's sockets open."""
+    whole = True
+    for each in pending:
+        whole = each.wait() and whole
+    return whole
+
+
+def shared_buffers(model: torch.nn.Module) -> list[torch.Tensor]:
+    """The model's persistent buffers: what a forward may change and a checkpoint would keep."""
+    return [
+        buffer
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    ]
+
+
+class SharedBuffers:
+    """Rank 0's buffers become everybody's at the end of each step, as DDP's do at its start.
+
+    Without it, running statistics of a rank that dies would exist nowhere else. Ranks other than 0
+    add zeros, so the sum is rank 0's value on all of them.
+    """
+
+    def __init__(self, buffers: list[torch.Tensor], launch: Callable[[torch.Tensor], Sum]) -> None:
+        self._launch = launch
+        self._groups: list[tuple[list[torch.Tensor], torch.Tensor]] = []
+        for dtype in sorted({buffer.dtype for buffer in buffers}, key=str):
+            group = [buffer for buffer in buffers if buffer.dtype == dtype]
+            wire = torch.uint8 if dtype == torch.bool else dtype
+            size = sum(buffer.numel() for buffer in group)
+            self._groups.append((group, torch.zeros(size, dtype=wire, device=group[0].device)))
+        self._pending: list[Sum] = []
+
+    @torch.no_grad()
+    def start(self, rank: int) -> None:
+        self._pending = []
+        for group, flat in self._groups:
+            if rank == 0:
+                torch.cat([buffer.reshape(-1).to(flat.dtype) for buffer in group], out=flat)
+            else:
+                flat.zero_()
+            self._pending.append(self._launch(flat))
+
+    def wait(self) -> bool:
+        return wait_all(self._pending)
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        for group, flat in self._groups:
+            for buffer, part in zip(
+                group, flat.split([buffer.numel() for buffer in group]), strict=True
+            ):
+                buffer.copy_(part.view_as(buffer))
+
+
 class Reducer:
     """Sums gradients over the group while backward runs, and averages them at the end of a step.
 
@@ -82,6 +139,7 @@ class Reducer:
         self,
         parameters: list[tuple[str, torch.nn.Parameter]],
         launch: Callable[[torch.Tensor], Sum],
+        buffers: list[torch.Tensor],
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         self.parameters = [item for item in parameters if item[1].requires_grad]
@@ -96,6 +154,7 @@ class Reducer:
             for number, bucket in enumerate(self.plan.buckets)
             for index in bucket.indices
         }
+        self._shared = SharedBuffers(buffers, launch)
         self._missing: list[int] = []
         self._pending: list[Sum] = []
         self._armed = False
@@ -144,15 +203,17 @@ class Reducer:
             offset += parameter.numel()
         self._pending.append(self._launch(buffer))
 
-    def finish(self, world_size: int) -> bool:
+    def finish(self, rank: int, world_size: int) -> bool:
         """Waits for all sums and writes averages into `.grad`; False when any failed."""
         while len(self._pending) < len(self.plan.buckets):
             self._start(len(self._pending))  # parameters that this step's loss did not reach
-        whole = all(pending.wait() for pending in self._pending)
+        self._shared.start(rank)
+        whole = wait_all(self._pending) & self._shared.wait()
         self._armed = False
         self._pending = []
         if not whole:
             return False
+        self._shared.adopt()
         for bucket, buffer in zip(self.plan.buckets, self._buffers, strict=True):
             buffer.div_(world_size)
             offset = 0

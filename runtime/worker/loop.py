@@ -11,7 +11,7 @@ import torch
 
 from runtime.errors import UsageError
 from runtime.worker.data import StepData
-from runtime.worker.gradients import Reducer
+from runtime.worker.gradients import Reducer, shared_buffers
 from runtime.worker.link import Identity
 from runtime.worker.membership import Membership
 from runtime.worker.numerics import fingerprint, framework, seed_step
@@ -86,7 +86,9 @@ class Run:
         self._data = data
         self._seed = seed
         self._membership = membership
-        self._reducer = Reducer(list(model.named_parameters()), membership.group.all_reduce)
+        self._reducer = Reducer(
+            list(model.named_parameters()), membership.group.all_reduce, shared_buffers(model)
+        )
         self._buffers: list[torch.Tensor] = []
         self._open = False
         self._began = 0.0
@@ -129,7 +131,7 @@ class Run:
             assert warm_up is not None  # noqa: S101 - for the type checker
             self._reducer.begin_step()
             warm_up().backward()
-            self._reducer.finish(1)
+            self._reducer.finish(0, 1)
             self._optimizer.step()
             self._optimizer.zero_grad(set_to_none=True)
         membership.restore_initial()
@@ -186,7 +188,7 @@ class Run:
         """
         if not self._open:
             raise UsageError("run.commit was called twice for one batch")
-        if not self._reducer.finish(self.world_size):
+        if not self._reducer.finish(self.rank, self.world_size):
             self._void()
             return None
         self._open = False

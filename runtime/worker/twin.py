@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from runtime.worker.drill_model import SIZES, build
 from runtime.worker.drill_trace import Trace
-from runtime.worker.gradients import Reducer
+from runtime.worker.gradients import Reducer, shared_buffers
 from runtime.worker.numerics import seed_step
 from runtime.worker.state import StateBook
 
@@ -35,7 +35,7 @@ def train(size: str, steps: int, seed: int, trace: Trace) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     training = build(SIZES[size], steps, seed)
     model, optimizer = training.model, training.optimizer
-    reducer = Reducer(list(model.named_parameters()), PlainSum)
+    reducer = Reducer(list(model.named_parameters()), PlainSum, shared_buffers(model))
     for step in range(1, steps + 1):
         batch = training.data.batch(step, rank, world_size)
         trace.attempt(step)
@@ -44,7 +44,7 @@ def train(size: str, steps: int, seed: int, trace: Trace) -> None:
         reducer.begin_step()
         loss = training.loss(batch)
         loss.backward()
-        reducer.finish(world_size)
+        reducer.finish(rank, world_size)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         training.scheduler.step()
