@@ -210,6 +210,14 @@ class Outbox:
             ).fetchall()
         return [Answer(*row) for row in rows]
 
+    def history(self, event_type: EventType) -> list[Event]:
+        """Every event of the type, delivered or not, in order of sequence."""
+        with self._lock, _explained("read", self.path):
+            rows = self._db.execute(
+                "SELECT body FROM events WHERE type = ? ORDER BY sequence", (event_type,)
+            ).fetchall()
+        return [_load(row[0]) for row in rows]
+
     def head(self) -> int:
         """The sequence of the newest event; 1 right after the source was opened."""
         with self._lock, _explained("read", self.path):

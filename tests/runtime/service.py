@@ -38,6 +38,7 @@ class Service:
         self.orders: list[dict[str, Any]] = []
         self.interval_seconds: float = 0.2
         self.next_replies: list[Reply] = []
+        self.enrolment_tokens: set[str] = set()
         self.judge: Callable[[dict[str, Any]], str] = lambda event: "accepted"
         self.lock = threading.Lock()
         service = self
@@ -81,6 +82,8 @@ class Service:
             self.requests.append(request)
             if self.next_replies:
                 return self.next_replies.pop(0)
+            if request.path == "/api/v1/fleet/enroll":
+                return self._enrol(request)
             if request.headers.get("authorization") != f"Bearer {TOKEN}":
                 return Reply(401, b'{"code": "unauthorized"}')
             if request.path == "/api/v1/events":
@@ -88,6 +91,13 @@ class Service:
             if request.path == "/api/v1/fleet/heartbeats":
                 return self._take_heartbeat(request)
             return Reply(404, b"{}")
+
+    def _enrol(self, request: Request) -> Reply:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token not in self.enrolment_tokens:
+            return Reply(401, b'{"code": "unauthorized"}')
+        self.enrolment_tokens.remove(token)
+        return Reply(201, json.dumps({"token": TOKEN}).encode())
 
     def _take_events(self, request: Request) -> Reply:
         results = []
@@ -112,6 +122,6 @@ class Service:
             for entry in beat["orders"]
             if entry["state"] in ("completed", "refused", "failed", "expired")
         }
-        orders = [order for order in self.orders if order["id"] not in done]
+        orders = [order for order in self.orders if order.get("id") not in done]
         answer = {"orders": orders, "interval_seconds": self.interval_seconds}
         return Reply(200, json.dumps(answer).encode())
