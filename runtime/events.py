@@ -218,21 +218,25 @@ def parse_time(text: str) -> int:
         raise ValueError(f"{text!r} is not an RFC 3339 time such as 2026-05-01T00:00:00Z")
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     fraction, zone = match.group(7) or "", match.group(8)
-    offset_minutes = 0
+    offset = dt.timedelta(0)
     if zone not in "Zz":
-        offset_minutes = int(zone[1:3]) * 60 + int(zone[4:6])
-        offset_minutes = -offset_minutes if zone[0] == "-" else offset_minutes
+        hours, minutes = int(zone[1:3]), int(zone[4:6])
+        if hours > 23 or minutes > 59:
+            raise ValueError(f"{text!r} is not a time: no zone is {zone} away from UTC")
+        offset = dt.timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
     try:
-        instant = dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC)
-    except ValueError as error:
+        local = dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC)
+        instant = local - offset
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is not a time: {error}") from error
     whole = (instant - _EPOCH) // dt.timedelta(microseconds=1)
-    return whole - offset_minutes * 60_000_000 + int(fraction[:6].ljust(6, "0"))
+    return whole + int(fraction[:6].ljust(6, "0"))
 
 
 def format_time(instant_us: int) -> str:
     """Microseconds since the Unix epoch → RFC 3339 in Z, six digits of fraction or none."""
-    text = (_EPOCH + dt.timedelta(microseconds=instant_us)).strftime("%Y-%m-%dT%H:%M:%S")
+    instant = _EPOCH + dt.timedelta(microseconds=instant_us)
+    text = instant.replace(tzinfo=None).isoformat(timespec="seconds")
     fraction = instant_us % 1_000_000
     return f"{text}.{fraction:06d}Z" if fraction else f"{text}Z"
 
@@ -276,3 +280,65 @@ def make_event(
     if isinstance(run, str):
         event["subject"] = run
     return event
+
+
+_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "failure.detected": ("epoch", "committed_step"),
+    "run.progress": ("epoch", "committed_step"),
+    "run.witnessed": ("epoch", "committed_step"),
+    "recovery.completed": ("from_epoch", "to_epoch"),
+    "migration.completed": ("from_epoch", "to_epoch"),
+}
+
+
+def run_of(event: Mapping[str, Any]) -> str | None:
+    """The run an event speaks of: `data.run`, else `subject`; None where neither is a name."""
+    data = event.get("data")
+    run = data.get("run") if isinstance(data, Mapping) else None
+    if run is None:
+        run = event.get("subject")
+    return run if isinstance(run, str) and run else None
+
+
+def problems_of(event: object) -> list[str]:
+    """Why an event cannot be read (rule R15), one line each; empty where it can.
+
+    The only place that decides it, for ingest and for the books alike. Only what the rules need is
+    asked for: everything else may be absent, wrong or new.
+    """
+    if not isinstance(event, Mapping):
+        return ["an event is a JSON object"]
+    problems = []
+    if event.get("specversion") != SPEC_VERSION:
+        problems.append('specversion is not "1.0"')
+    for name in ("id", "source", "type", "time"):
+        value = event.get(name)
+        if not isinstance(value, str) or not value:
+            problems.append(f"{name} is not a text of at least one character")
+    if isinstance(event.get("time"), str) and event["time"]:
+        try:
+            parse_time(event["time"])
+        except ValueError as error:
+            problems.append(f"time: {error}")
+    if run_of(event) is None:
+        problems.append("neither data.run nor subject names a run")
+    return problems + _problems_of_data(event)
+
+
+def _problems_of_data(event: Mapping[str, Any]) -> list[str]:
+    event_type = event.get("type")
+    if not isinstance(event_type, str) or event_type not in _FIELDS:
+        return []
+    data = event.get("data")
+    if not isinstance(data, Mapping):
+        return ["data is not a JSON object"]
+    problems = []
+    if event_type == "failure.detected":
+        failure_id = data.get("failure_id")
+        if not isinstance(failure_id, str) or not failure_id:
+            problems.append("data.failure_id is not a text of at least one character")
+    for name in _FIELDS[event_type]:
+        value = data.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            problems.append(f"data.{name} is not a whole number of 0 or more")
+    return problems
