@@ -28,6 +28,7 @@ class Case:
     exclusions: tuple[Exclusion, ...] = ()
     registrations: tuple[Registration, ...] = ()
     waivers: tuple[Waiver, ...] = ()
+    covered_runs: frozenset[str] = frozenset()
 
 
 def walk(case: Case) -> Timeline:
@@ -41,7 +42,9 @@ def walk(case: Case) -> Timeline:
         *case.waivers,
     ]
     entries.extend((entry.recorded_us, entry) for entry in by_hand)
-    timeline = Timeline(contract=case.contract, as_of_us=case.as_of_us)
+    timeline = Timeline(
+        contract=case.contract, as_of_us=case.as_of_us, covered_runs=case.covered_runs
+    )
     timeline.run(entries)
     return timeline
 

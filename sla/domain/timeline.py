@@ -56,11 +56,12 @@ class Timeline:
 
     contract: Contract
     as_of_us: int
+    covered_runs: frozenset[str] = frozenset()
     books: Books = field(init=False)
     courses: list[YearCourse] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.books = Books(contract=self.contract)
+        self.books = Books(contract=self.contract, covered_runs=self.covered_runs)
         self.courses = [
             YearCourse(year=year, grace_end_us=year.end_us + self.contract.terms.evidence_grace_us)
             for year in self.contract.years
