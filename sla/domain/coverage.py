@@ -58,9 +58,7 @@ def coverage_of(origin: RunOrigin, scopes: Iterable[Scope]) -> Coverage:
         and scope.start_us <= origin.instant_us < scope.end_us
     ]
     fitting.sort(key=lambda scope: (not scope.clusters, scope.signed, scope.number))
-    return Coverage(
-        number=fitting[0].number if fitting else None, refused=origin.named is not None
-    )
+    return Coverage(number=fitting[0].number if fitting else None, refused=origin.named is not None)
 
 
 def cluster_of(source: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 from sla.domain.case import BadCase, read_contract
 from sla.domain.coverage import Scope
 from sla.domain.reading import Node
+from sla.domain.terms import DAY_US, Terms, Year
 from sla.domain.terms import Contract as DomainContract
-from sla.domain.terms import Year
 from sla.instants import to_us
 from sla.models import Contract, ContractVersion
 from sla.tables import TABLES
@@ -18,6 +18,12 @@ from sla.tables import TABLES
 def version_in_force(contract: Contract) -> ContractVersion:
     """The latest version; amendments by mode come with the books' next issue (R39)."""
     return contract.versions.order_by("-number")[0]
+
+
+def grace_of(terms: dict[str, Any]) -> int:
+    """Microseconds between a year's end and its first possible close."""
+    days = terms.get("evidence_grace_days")
+    return Terms().evidence_grace_us if days is None else int(days) * DAY_US
 
 
 def contract_document(contract: Contract, terms: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any, Final
 from django.db.models import Min, QuerySet
 
 from fleet.models import Event, EventAside
-from fleet.models.choices import EventStatus
-from runtime.events import format_time
+from fleet.models.choices import AsideReason, EventStatus
+from runtime.events import format_time, problems_of
 from sla.domain.coverage import (
     AGENT_SOURCE,
     Coverage,
@@ -75,7 +75,7 @@ def named_migrations(confirmed: QuerySet[Event]) -> list[tuple[str, int]]:
     return [(run, named[event]) for run, event in moved.values_list("run", "event_id")]
 
 
-def _migration_of(body: bytes) -> str | None:
+def _migration_of(body: bytes | memoryview[int]) -> str | None:
     data = json.loads(bytes(body)).get("data")
     named = data.get("migration_event") if isinstance(data, dict) else None
     return named if isinstance(named, str) else None
@@ -110,9 +110,7 @@ def origins(horizon_us: int, runs: Iterable[str] | None = None) -> dict[str, Run
 def coverages(
     horizon_us: int, scopes: list[Scope], runs: Iterable[str] | None = None
 ) -> dict[str, Coverage]:
-    return {
-        run: coverage_of(origin, scopes) for run, origin in origins(horizon_us, runs).items()
-    }
+    return {run: coverage_of(origin, scopes) for run, origin in origins(horizon_us, runs).items()}
 
 
 def case_document(contract: Contract, as_of_us: int) -> dict[str, Any]:
@@ -163,7 +161,9 @@ def _kept_aside(kept: EventAside, ours: set[str]) -> dict[str, Any]:
         document = json.loads(bytes(kept.body))
     except ValueError:
         document = None
-    if not isinstance(document, dict) or (kept.run and kept.run not in ours):
+    is_foreign = bool(kept.run) and kept.run not in ours
+    is_unstorable = kept.reason == AsideReason.INVALID and not problems_of(document)
+    if not isinstance(document, dict) or is_foreign or is_unstorable:
         document = {"source": kept.source}
         if kept.time_us is not None:
             document["time"] = format_time(kept.time_us)
@@ -176,4 +176,3 @@ def _redacted(document: dict[str, Any]) -> dict[str, Any]:
     kept = ("specversion", "id", "source", "time", "subject", "sequence", "recordedtime")
     redacted = {name: document[name] for name in kept if name in document}
     return redacted | {"type": FOREIGN_TYPE, "subject": "another contract's run"}
-

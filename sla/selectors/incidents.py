@@ -16,9 +16,7 @@ def current_judgements() -> QuerySet[Judgement]:
     return (
         Judgement.objects.filter(~Exists(later), is_withdrawn=False)
         .select_related("incident", "incident__contract", "year")
-        .order_by(
-            "incident__occurred_at", "incident__run", "incident__first_event", "incident_id"
-        )
+        .order_by("incident__occurred_at", "incident__run", "incident__first_event", "incident_id")
     )
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
+from sla.domain.case import read_contract
 from sla.domain.reading import Node
 from sla.domain.terms import Contract as DomainContract
-from sla.domain.case import read_contract
-from sla.errors import InvalidContract
+from sla.errors import InvalidContractError
 from sla.instants import from_us
 from sla.models import Contract, ContractVersion, ContractYear, Customer
 from sla.tables import TABLES
@@ -43,7 +43,7 @@ def create_customer(*, tenant_id: int, name: str) -> Customer:
 def open_contract(
     *, customer: Customer, new: NewContract, recorded_by: str, now: dt.datetime
 ) -> Contract:
-    """Raises InvalidContract, with every problem, where it is not a contract of the rules."""
+    """Raises InvalidContractError, with every problem, where it is not a contract of the rules."""
     known = check_contract(customer, new)
     try:
         with transaction.atomic():
@@ -59,9 +59,8 @@ def open_contract(
                 clusters=list(new.clusters),
             )
     except IntegrityError as error:
-        raise InvalidContract(
-            f"the number {new.number!r} is taken", (f"contract.number: {new.number!r} is taken",)
-        ) from error
+        problem = f"contract.number: {new.number!r} is taken"
+        raise InvalidContractError.of_problems([problem]) from error
     ContractVersion.objects.create(
         tenant_id=customer.tenant_id,
         contract=contract,
@@ -85,7 +84,7 @@ def open_contract(
 
 
 def check_contract(customer: Customer, new: NewContract) -> DomainContract:
-    """The contract as the rules read it; writes nothing. Raises InvalidContract."""
+    """The contract as the rules read it; writes nothing. Raises InvalidContractError."""
     document = {
         "number": new.number,
         "customer": customer.name,
@@ -98,5 +97,5 @@ def check_contract(customer: Customer, new: NewContract) -> DomainContract:
     problems: list[str] = []
     known = read_contract(Node(document, "contract", problems), TABLES)
     if known is None:
-        raise InvalidContract("; ".join(problems), tuple(problems))
+        raise InvalidContractError.of_problems(problems)
     return known

@@ -1,4 +1,4 @@
-"""Entries by hand (R17, R26, R42): checked by the rules, recorded at the evidence clock's instant."""
+"""Entries by hand (R17, R26, R42), recorded at an instant of the evidence clock."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fleet.locks import receipt_instant
 from runtime.events import format_time
 from sla.domain.case_hand import read_exclusion, read_registration, read_waiver
 from sla.domain.reading import Node
-from sla.errors import InvalidEntry
+from sla.errors import InvalidEntryError
 from sla.instants import from_us
 from sla.models import Contract, Exclusion, JudgedRun, Registration, Waiver
 
 
 @transaction.atomic
 def record_exclusion(*, contract: Contract, entry: dict[str, Any]) -> Exclusion:
-    """`entry` in the words of a case file, without `recorded_at`. Raises InvalidEntry."""
+    """`entry` in the words of a case file, without `recorded_at`. Raises InvalidEntryError."""
     recorded_us = receipt_instant()
     node = _node(entry, "recorded_at", recorded_us)
     known = read_exclusion(node)
@@ -41,7 +41,7 @@ def record_exclusion(*, contract: Contract, entry: dict[str, Any]) -> Exclusion:
 
 @transaction.atomic
 def record_registration(*, contract: Contract, entry: dict[str, Any]) -> Registration:
-    """A window that excludes only what happens after this instant (R17). Raises InvalidEntry."""
+    """Excludes only what happens after this instant (R17). Raises InvalidEntryError."""
     recorded_us = receipt_instant()
     node = _node(entry, "registered_at", recorded_us)
     known = read_registration(node)
@@ -64,7 +64,7 @@ def record_registration(*, contract: Contract, entry: dict[str, Any]) -> Registr
 
 @transaction.atomic
 def record_waiver(*, contract: Contract, entry: dict[str, Any]) -> Waiver:
-    """Raises InvalidEntry."""
+    """Raises InvalidEntryError."""
     recorded_us = receipt_instant()
     node = _node(entry, "recorded_at", recorded_us)
     known = read_waiver(node)
@@ -88,11 +88,11 @@ def _node(entry: dict[str, Any], instant: str, recorded_us: int) -> Node:
 
 def _refuse(node: Node) -> None:
     if node.problems:
-        raise InvalidEntry("; ".join(node.problems), tuple(node.problems))
+        raise InvalidEntryError.of_problems(node.problems)
 
 
 def _touch_runs(contract: Contract, recorded_us: int) -> None:
-    """The runs with incidents of this contract are judged again; later ones see the entry anyway."""
+    """Runs with incidents of this contract are judged again; later ones see it anyway."""
     runs = contract.incidents.values_list("run", flat=True).distinct()
     JudgedRun.objects.filter(tenant_id=contract.tenant_id, run__in=list(runs)).update(
         touched_us=Greatest(F("touched_us"), recorded_us)

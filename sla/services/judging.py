@@ -5,11 +5,11 @@ The verdicts are those of sla.domain on the evidence up to a horizon (fleet.lock
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import structlog
 from django.db import transaction
 from django.db.models import F, Max, Q
 
@@ -34,7 +34,7 @@ from sla.selectors.evidence import (
 )
 from sla.selectors.hand import exclusions_of, registrations_of
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger("sla.judging")
 RETRY_US = 60_000_000
 Identity = tuple[int, str, str, str, str]
 
@@ -64,7 +64,7 @@ def judge_due_runs() -> Sweep:
             try:
                 count = _judge_claimed(tenant_id, run, horizon_us)
             except Exception as error:
-                log.exception("run_not_judged", tenant=tenant_id, run=run)
+                log.exception("run %s of tenant %s was not judged", run, tenant_id)
                 _note_failure(tenant_id, run, horizon_us, error)
                 failed += 1
             else:
@@ -187,9 +187,7 @@ def _identity(contract_id: int, incident: DomainIncident) -> Identity:
     )
 
 
-def _columns(
-    incident: DomainIncident, year_id: int | None, excluded: str | None
-) -> dict[str, Any]:
+def _columns(incident: DomainIncident, year_id: int | None, excluded: str | None) -> dict[str, Any]:
     judgement = incident.judgement
     return {
         "is_withdrawn": False,
