@@ -22,9 +22,14 @@ Judged = tuple[Incident, ExclusionReason | None]
 
 @dataclass
 class Books:
-    """The state of one contract's evidence."""
+    """The state of one contract's evidence.
+
+    `covered_runs`: runs that are the contract's although their first start names another that
+    their tenant does not own (R40).
+    """
 
     contract: Contract
+    covered_runs: frozenset[str] = frozenset()
     sequences: Sequences = field(default_factory=Sequences)
     statuses: Counter[Status] = field(default_factory=Counter)
     _runs: dict[str, RunEvidence] = field(default_factory=dict)
@@ -77,7 +82,7 @@ class Books:
 
     def _judge_run(self, run: RunEvidence, now_us: int) -> None:
         found: list[Incident] = []
-        if run.belongs_to(self.contract.number):  # R40
+        if run.run in self.covered_runs or run.belongs_to(self.contract.number):  # R40
             found = incidents_of(run, frozenset(self._confirmed), self.contract.terms, now_us)
         judged = [
             (incident, exclusion_of(incident, run, self._exclusions, self._registrations))
