@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 from runtime.events import parse_time
 
-OrderState = Literal["acknowledged", "completed", "refused", "failed", "expired"]
+OrderState = Literal["acknowledged", "completed", "refused"]
 Role = Literal["coordinator", "worker"]
-FINAL_STATES: Final = frozenset({"completed", "refused", "failed", "expired"})
+FINAL_STATES: Final = frozenset({"completed", "refused"})
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ENDPOINT: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -74,10 +74,9 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Not done; `state` is what the service hears."""
+    """Not done, and why."""
 
     detail: str
-    state: OrderState = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def decide(
     if order.order_id in known:
         return Repeat()
     if order.deadline_us is not None and now_us > order.deadline_us:
-        return Refuse("its deadline has passed", "expired")
+        return Refuse("its deadline has passed")
     try:
         if order.kind == "start_worker":
             return _start(_assignment(order.payload), specs, running)

@@ -33,6 +33,7 @@ class Node:
         self.link_log = folder / "link.jsonl"
         self.errors = folder / "agent.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.processes: list[subprocess.Popen[bytes]] = []
         self._library = library
         write_scenario(self.scenario, COOL)
         quick = SHIPPED_THERMAL.read_text(encoding="utf-8")
@@ -79,6 +80,7 @@ class Node:
                     **environment,
                 },
             )
+        self.processes.append(self.process)
         return self.process
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -102,9 +104,10 @@ class Node:
 def node(tmp_path: Path, nvml_library: Path) -> Iterator[Node]:
     made = Node(tmp_path, nvml_library)
     yield made
-    if made.process is not None and made.process.poll() is None:
-        made.process.kill()
-        made.process.wait()
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def descendants(pid: int) -> set[int]:
