@@ -282,12 +282,18 @@ def run_agent(
 
 
 def _make_real_link(
-    *, run: str, endpoint: str, ticket: str, node: str, slots: int, spec: RunSpec
+    *, run: str, endpoint: str, ticket: str, node: str, slots: int, spec: RunSpec, folder: Path
 ) -> NodeLink:
     """Imported with the first run: an agent that only watches has no need of it."""
     module = importlib.import_module("runtime.agent.node_link")
     link: NodeLink = module.make_node_link(
-        run=run, endpoint=endpoint, ticket=ticket, node=node, slots=slots, spec=spec
+        run=run,
+        endpoint=endpoint,
+        ticket=ticket,
+        node=node,
+        slots=slots,
+        spec=spec,
+        folder=folder,
     )
     return link
 

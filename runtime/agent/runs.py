@@ -211,6 +211,7 @@ class RunKeeper:
             node=self._node,
             slots=assignment.slots,
             spec=spec,
+            folder=self._folder / assignment.run,
         )
         self._links[assignment.run] = link
         try:

@@ -18,6 +18,7 @@ from runtime.coordinator.model import (
     Log,
     Message,
     Refuse,
+    Role,
     SendNode,
     SendWorker,
     State,
@@ -28,6 +29,7 @@ from runtime.errors import UsageError
 from runtime.outbox import Outbox
 
 TICK_SECONDS = 0.05
+STATUS_SECONDS = 1.0
 # What is heard all the time and can be heard again after a crash is not worth a disk write.
 UNJOURNALED = frozenset({"beat", "tick", "probe"})
 # After the end, members are given this long to hear of it and hang up.
@@ -89,9 +91,31 @@ class Server:
         fresh.replace(self._folder / "endpoint")
 
     async def _tick(self) -> None:
+        told_at = 0.0
         while True:
             self.hear("tick", {})
+            if time.monotonic() - told_at >= STATUS_SECONDS:
+                told_at = time.monotonic()
+                self._tell_nodes()
             await asyncio.sleep(TICK_SECONDS)
+
+    def _tell_nodes(self) -> None:
+        """Where the run stands, and who is on each node, for the agents' heartbeats."""
+        for node, writer in self._nodes.items():
+            workers = [
+                {"name": worker.name, "role": worker.role, "rank": self.state.rank_of(name)}
+                for name, worker in self.state.workers.items()
+                if worker.node == node and worker.role != Role.GONE
+            ]
+            _send(
+                writer,
+                {
+                    "op": "status",
+                    "epoch": self.state.epoch,
+                    "committed_step": self.state.committed_step,
+                    "workers": workers,
+                },
+            )
 
     async def _farewell(self) -> None:
         deadline = time.monotonic() + FAREWELL_SECONDS

@@ -25,10 +25,18 @@ class SmallLink:
     """Starts one process a slot and writes what it is told to `link.jsonl` beside the spec."""
 
     def __init__(
-        self, *, run: str, endpoint: str, ticket: str, node: str, slots: int, spec: RunSpec
+        self,
+        *,
+        run: str,
+        endpoint: str,
+        ticket: str,
+        node: str,
+        slots: int,
+        spec: RunSpec,
+        folder: Path,
     ) -> None:
         self.run, self.endpoint, self.ticket, self.node = run, endpoint, ticket, node
-        self.slots, self.spec = slots, spec
+        self.slots, self.spec, self.folder = slots, spec, folder
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def write(self, **entry: Any) -> None:
