@@ -66,11 +66,13 @@ class Node:
         )
         return path
 
-    def start(self, server: str | None, **environment: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, server: str | None, program: str = "tests.runtime.agent.program", **environment: str
+    ) -> subprocess.Popen[bytes]:
         config = self.write_config(server)
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.runtime.agent.program", "--config", str(config)],
+                [sys.executable, "-m", program, "--config", str(config)],
                 cwd=ROOT,
                 stderr=errors,
                 env={

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -382,3 +384,51 @@ def test_a_hung_call_is_in_the_heartbeat_within_fifteen_seconds(node: Node) -> N
         "function": "nvmlDeviceGetTemperature",
         "reason": "hung: the call did not come back in time",
     }
+
+
+def test_the_real_coordinator_under_the_real_agent(node: Node) -> None:
+    with Service() as service:
+        process = node.start(service.url, "runtime.agent")
+        service.orders = [
+            start_worker(
+                node,
+                "o1",
+                role="coordinator",
+                endpoint=None,
+                options={"ranks": 2, "spares": 0},
+            )
+        ]
+        endpoint = wait_for(
+            lambda: (
+                service.heartbeats
+                and service.heartbeats[-1]["runs"]
+                and service.heartbeats[-1]["runs"][0]["endpoint"]
+            ),
+            20,
+        )
+        [coordinator] = [
+            pid
+            for pid in descendants(process.pid)
+            if b"coordinator" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(coordinator, signal.SIGKILL)
+        wait_for(lambda: node.logged("child.died"))
+        wait_for(lambda: len(node.logged("child.started")) == 2)
+        host, _, port = endpoint.rpartition(":")
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+                return True
+            return False
+
+        wait_for(answers, 20)
+        wait_for(
+            lambda: (
+                [e["type"] for e in service.order if "/runs/" in e["source"]][:1]
+                == ["source.opened"]
+            )
+        )
+        everyone = descendants(process.pid)
+        assert node.end() == 0
+
+    assert not [pid for pid in everyone if is_running(pid)]
