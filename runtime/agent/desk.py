@@ -58,8 +58,8 @@ class OrderDesk:
                 # The service has not heard; the next beat says it again, at its usual time.
                 self._memory.report_again(order.order_id)
                 return False
-            case Refuse(detail):
-                self._memory.record(order.order_id, "refused", detail)
+            case Refuse(detail, state):
+                self._memory.record(order.order_id, state, detail)
                 log.warning("order.refused", order=order.order_id, kind=order.kind, detail=detail)
             case Start(assignment):
                 self._start(order.order_id, assignment)
@@ -81,7 +81,7 @@ class OrderDesk:
         try:
             self._keeper.start(assignment)
         except RunError as error:
-            self._memory.record(order_id, "refused", f"could not be started: {error}")
+            self._memory.record(order_id, "failed", str(error))
         else:
             self._memory.record(order_id, "completed")
             log.info("order.started", order=order_id, run=assignment.run, role=assignment.role)

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 from runtime.events import parse_time
 
-OrderState = Literal["acknowledged", "completed", "refused"]
+OrderState = Literal["acknowledged", "completed", "refused", "failed", "expired"]
 Role = Literal["coordinator", "worker"]
-FINAL_STATES: Final = frozenset({"completed", "refused"})
+FINAL_STATES: Final = frozenset({"completed", "refused", "failed", "expired"})
 _RUN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ENDPOINT: Final = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 _OPTION: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -74,9 +74,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Not done, and why."""
+    """Not done, and why; `state` is what the service hears."""
 
     detail: str
+    state: OrderState = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def decide(
     if order.order_id in known:
         return Repeat()
     if order.deadline_us is not None and now_us > order.deadline_us:
-        return Refuse("its deadline has passed")
+        return Refuse("its deadline has passed", "expired")
     try:
         if order.kind == "start_worker":
             return _start(_assignment(order.payload), specs, running)

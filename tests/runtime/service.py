@@ -120,7 +120,7 @@ class Service:
             entry["id"]
             for beat in self.heartbeats
             for entry in beat["orders"]
-            if entry["state"] in ("completed", "refused")
+            if entry["state"] in ("completed", "refused", "failed", "expired")
         }
         orders = [order for order in self.orders if order.get("id") not in done]
         answer = {"orders": orders, "interval_seconds": self.interval_seconds}

@@ -217,11 +217,8 @@ def test_orders_that_must_not_be_done(node: Node) -> None:
 
     assert reported(service) == {
         "unknown-spec": ("refused", f"spec {'0' * 64} is not on this node's allow-list"),
-        "late": ("refused", "its deadline has passed"),
-        "nobody-there": (
-            "refused",
-            "could not be started: ConnectionRefusedError: nobody listens on port 1",
-        ),
+        "late": ("expired", "its deadline has passed"),
+        "nobody-there": ("failed", "ConnectionRefusedError: nobody listens on port 1"),
         "boot": ("refused", "this agent does not do 'reboot'"),
         "absent": ("completed", "it was not here"),
         "check": ("completed", None),

@@ -58,7 +58,7 @@ def test_an_allowed_start() -> None:
 
 def test_the_deadline_is_the_last_instant() -> None:
     assert judge(now_us=NOON_US) == START
-    assert judge(now_us=NOON_US + 1) == Refuse("its deadline has passed")
+    assert judge(now_us=NOON_US + 1) == Refuse("its deadline has passed", "expired")
 
 
 def test_a_known_order_is_never_done_twice() -> None:
