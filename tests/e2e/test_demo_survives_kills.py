@@ -163,7 +163,7 @@ from fleet.models import Event
 from fleet.tenancy import every_tenant
 with every_tenant():
     rows = Event.objects.filter(source__in=json.loads(sys.argv[1])).order_by('source', 'sequence')
-    print(json.dumps([[row.source, row.event_id, row.sha256] for row in rows]))
+    print(json.dumps([[row.source, row.event_id, row.body_sha256] for row in rows]))
 """
 
 
