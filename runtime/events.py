@@ -189,6 +189,7 @@ class HealthFinding(TypedDict):
     action: Action
     evidence: dict[str, Any]
     policy_version: str
+    migrate: NotRequired[bool]  # whether policy wants the runs moved off this GPU
 
 
 def coordinator_source(cluster: str, run: str) -> str:

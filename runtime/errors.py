@@ -1,0 +1,42 @@
+"""The exceptions of the runtime; each says whether trying again can help."""
+
+from __future__ import annotations
+
+
+class FailoverError(Exception):
+    """Base of every error that the runtime raises on purpose."""
+
+    code = "failover_error"
+    retryable = False
+
+
+class Fenced(FailoverError):
+    """This process belongs to an old epoch or incarnation; it must stop, not try again."""
+
+    code = "fenced"
+
+
+class StepVoid(FailoverError):
+    """The epoch broke under a blocking call; the step in flight does not count."""
+
+    code = "step_void"
+    retryable = True
+
+
+class TransferFailed(FailoverError):
+    """State could not be received whole from any source that was offered."""
+
+    code = "transfer_failed"
+    retryable = True
+
+
+class CheckpointInvalid(FailoverError):
+    """A checkpoint does not have the digest that its manifest states."""
+
+    code = "checkpoint_invalid"
+
+
+class UsageError(FailoverError):
+    """The training script or a command line asked for something that cannot be done."""
+
+    code = "usage"

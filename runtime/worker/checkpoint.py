@@ -1,0 +1,104 @@
+"""The last resort on disk: whole checkpoints with a manifest, never half there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+
+from runtime.errors import CheckpointInvalid
+from runtime.worker.state import Snapshot
+
+KEEP = 2
+
+
+def save(folder: Path, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
+    """Writes step_N/ with tensors and manifest.json; it appears whole or not at all.
+
+    The name carries the epoch, so that a replaced worker cannot overwrite what a later epoch saved.
+    """
+    step = snapshot.tree["committed_step"]
+    final = folder / f"step_{step:09d}.epoch_{epoch}"
+    work = folder / f".{final.name}.{os.getpid()}"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    tensors = {f"{index:06d}": tensor for index, tensor in enumerate(snapshot.tensors)}
+    dcp.save(tensors, storage_writer=FileSystemWriter(work / "tensors"), no_dist=True)
+    digest = snapshot.digest()
+    manifest = {"step": step, "epoch": epoch, "digest": digest, "header": snapshot.header()}
+    with (work / "manifest.json").open("w") as file:
+        json.dump(manifest, file)
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.rmtree(final, ignore_errors=True)
+    work.replace(final)
+    _sync(folder)
+    return {"step": step, "path": str(final), "digest": digest}
+
+
+def load(path: Path, digest: str) -> Snapshot:
+    """Reads a checkpoint back; CheckpointInvalid unless its bits are those of its manifest."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        snapshot = Snapshot.empty_like_header(manifest["header"])
+        tensors = {f"{index:06d}": tensor for index, tensor in enumerate(snapshot.tensors)}
+        dcp.load(tensors, storage_reader=FileSystemReader(path / "tensors"), no_dist=True)
+    except (OSError, ValueError, KeyError, dcp.api.CheckpointException) as error:
+        raise CheckpointInvalid(f"{path} cannot be read: {error}") from error
+    if snapshot.digest() != digest:
+        raise CheckpointInvalid(f"{path} does not have the digest of its manifest")
+    return snapshot
+
+
+def prune(folder: Path) -> None:
+    """Keeps the newest checkpoints; older ones go, and what a killed process left half-written."""
+    whole = sorted(path for path in folder.glob("step_*") if (path / "manifest.json").exists())
+    for path in whole[:-KEEP]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Saver:
+    """Writes one checkpoint at a time in a thread; the training thread only copies memory."""
+
+    def __init__(self, folder: Path, on_saved: Callable[[dict[str, Any]], None]) -> None:
+        self._folder = folder
+        self._on_saved = on_saved
+        self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+
+    def begin(self, snapshot: Snapshot, epoch: int) -> None:
+        """`snapshot` must be a copy; waits for the checkpoint before it."""
+        self.wait()
+        self._thread = threading.Thread(
+            target=self._save, args=(snapshot, epoch), name="checkpoint", daemon=True
+        )
+        self._thread.start()
+
+    def _save(self, snapshot: Snapshot, epoch: int) -> None:
+        try:
+            self._on_saved(save(self._folder, snapshot, epoch))
+            prune(self._folder)
+        except OSError as error:
+            # A full disk must not end the run: the last checkpoint stands, and this is said once.
+            self.error = error
+            print(f"unbroken: checkpoint not written: {error}", flush=True)
+
+    def wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None

@@ -1,0 +1,144 @@
+"""`python -m runtime launch`: a user's script in the form that the documentation shows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+SCRIPT = """
+import json, os, signal, sys
+from pathlib import Path
+import torch
+from runtime.worker import StepSampler, join
+
+out = Path(sys.argv[1])
+torch.manual_seed(3)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.5),
+                            torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+class Data:
+    steps = 12
+    sampler = StepSampler(100, 4, seed=1)
+    def batch(self, step, rank, world_size):
+        ids = torch.tensor(self.sampler.ids(step, rank, world_size))
+        return torch.sin(ids[:, None] * torch.arange(1, 9))
+
+run = join(model=model, optimizer=optimizer, data=Data())
+first = True
+for batch in run.steps():
+    if run.step == 6 and run.rank == 2 and sys.argv[2] == "fail" and not (out / "failed").exists():
+        (out / "failed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[2] == "raise" and run.step == 4 and run.rank == 1:
+        raise RuntimeError("a mistake of the user's")
+    loss = model(batch).square().mean()
+    loss.backward()
+    run.commit(loss)
+(out / f"rank{run.rank}").write_text(run.state_digest())
+"""
+
+
+def launch(tmp_path: Path, mode: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    out = tmp_path / mode
+    out.mkdir()
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "runtime", "launch", "--nproc", "4", "--spares", "1"),
+            *("--folder", str(tmp_path / f"run-{mode}"), *flags, str(script), str(out), mode),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def digests(folder: Path) -> list[str]:
+    return [(folder / f"rank{rank}").read_text() for rank in range(4)]
+
+
+def test_a_plain_script_with_running_statistics_survives_bit_for_bit(tmp_path: Path):
+    sound, failed = launch(tmp_path, "sound"), launch(tmp_path, "fail")
+
+    assert sound.returncode == 0, sound.stderr
+    assert failed.returncode == 0, failed.stderr
+    assert (tmp_path / "fail" / "failed").exists()
+    assert len({*digests(tmp_path / "sound"), *digests(tmp_path / "fail")}) == 1
+
+
+def test_an_exception_of_the_script_fails_the_run_and_says_where_to_look(tmp_path: Path):
+    done = launch(tmp_path, "raise")
+
+    assert done.returncode == 1
+    assert "run run: failed" in done.stdout
+    logs = "".join(log.read_text() for log in (tmp_path / "run-raise" / "logs").iterdir())
+    assert "a mistake of the user's" in logs
+
+
+def test_a_port_in_use_is_one_clear_line(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = launch(tmp_path, "port", "--port", str(port))
+
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_outside_a_run_join_says_how_to_start():
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import torch; from runtime.worker import join; m = torch.nn.Linear(1, 1);"
+            "join(model=m, optimizer=torch.optim.SGD(m.parameters(), lr=1.0), data=None)",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "python -m runtime launch --nproc N" in done.stderr
+
+
+def test_a_terminated_launcher_leaves_no_process(tmp_path: Path):
+    script = tmp_path / "train.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "runtime", "launch", "--nproc", "2", "--spares", "0"),
+            *("--folder", str(tmp_path / "run"), str(script)),
+        ],
+        env={**os.environ, "UNBROKEN_TEST_MARK": mark},
+        stdout=subprocess.PIPE,
+    )
+    while len(with_mark(mark)) < 5:  # launcher, coordinator, zygote, two workers
+        assert process.poll() is None
+        time.sleep(0.05)
+
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+
+    assert with_mark(mark) == []
+
+
+def with_mark(mark: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if mark.encode() in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+    return found
