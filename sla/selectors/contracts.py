@@ -17,7 +17,7 @@ from sla.tables import TABLES
 
 def version_in_force(contract: Contract) -> ContractVersion:
     """The latest version; amendments by mode come with the books' next issue (R39)."""
-    return contract.versions.order_by("-number")[0]
+    return max(contract.versions.all(), key=lambda version: version.number)
 
 
 def grace_of(terms: dict[str, Any]) -> int:

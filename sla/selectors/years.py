@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sla.domain.assessment import Counts, YearState
+from sla.domain.assessment import Counts, YearState, percent_text
 from sla.domain.timeline import state_of
 from sla.instants import to_us
 from sla.models import Assessment, Contract, ContractYear
@@ -25,6 +25,15 @@ class YearFacts:
     credit: dict[str, Any] | None
     notes: list[str]
     assessment: Assessment | None
+
+    @property
+    def ratio(self) -> str | None:
+        return f"{self.counts.zero_loss}/{self.counts.counted}" if self.counts.counted else None
+
+    @property
+    def percent(self) -> str | None:
+        """Display only, truncated (R21)."""
+        return percent_text(self.counts.zero_loss, self.counts.counted)
 
 
 def year_facts(contract: Contract, now_us: int) -> list[YearFacts]:
