@@ -13,3 +13,7 @@ urlpatterns = [
     path("api/v1/schema", SpectacularAPIView.as_view(), name="schema"),
     path("api/v1/docs", SpectacularSwaggerView.as_view(url_name="schema"), name="docs"),
 ]
+
+handler400 = "fleet.api.problems.bad_request"
+handler404 = "fleet.api.problems.page_not_found"
+handler500 = "fleet.api.problems.server_error"

@@ -60,12 +60,13 @@ class EventsView(TenantAPIView):
         summary="Deliver 1 to 1,000 events",
         description="A bad event never rejects the rest. 200 only after the commit.",
         request={
-            (BATCH, "application/json"): {
+            BATCH: {
                 "type": "array",
                 "minItems": 1,
                 "maxItems": MOST_EVENTS,
                 "items": {"type": "object", "additionalProperties": True},
             },
+            SINGLE: {"type": "object", "additionalProperties": True},
         },
         responses={200: OpenApiResponse(DeliveryOutput, "one result for each event, in order")},
     )

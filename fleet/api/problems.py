@@ -9,6 +9,8 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db import DataError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
+from django.http.response import HttpResponseBase
+from django.views import defaults
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -153,3 +155,26 @@ def _flatten(detail: Any, pointer: str) -> Iterator[tuple[str, str]]:
             yield from _flatten(inner, f"{pointer}/{index}" if nested else pointer)
     else:
         yield pointer, str(detail)
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    """Django's handlers, for what never reached a view of the API."""
+    if _is_for_programs(request):
+        return problem(request, status=400, detail="the request cannot be read")
+    return defaults.bad_request(request, exception)
+
+
+def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
+    if _is_for_programs(request):
+        return problem(request, status=404, detail=f"nothing answers at {request.path}")
+    return defaults.page_not_found(request, exception)
+
+
+def server_error(request: HttpRequest) -> HttpResponseBase:
+    if _is_for_programs(request):
+        return problem(request, status=500, detail="an error of ours; quote the request id")
+    return defaults.server_error(request)
+
+
+def _is_for_programs(request: HttpRequest) -> bool:
+    return request.path.startswith("/api/")

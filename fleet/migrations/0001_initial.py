@@ -101,6 +101,7 @@ class Migration(migrations.Migration):
                 ('epoch', models.BigIntegerField(default=0)),
                 ('committed_step', models.BigIntegerField(default=0)),
                 ('progress_us', models.BigIntegerField(default=0)),
+                ('final_step', models.BigIntegerField(blank=True, null=True)),
                 ('step_seconds', models.FloatField(blank=True, null=True)),
                 ('samples_per_second', models.FloatField(blank=True, null=True)),
                 ('tokens_per_second', models.FloatField(blank=True, null=True)),

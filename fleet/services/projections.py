@@ -31,6 +31,7 @@ RUN_FIELDS: Final = [
     "epoch",
     "committed_step",
     "progress_us",
+    "final_step",
     "step_seconds",
     "samples_per_second",
     "tokens_per_second",
@@ -154,7 +155,7 @@ def _apply_finished(run: Run, data: Mapping[str, Any], time_us: int) -> None:
     ends = {RunState.COMPLETED, RunState.CANCELLED, RunState.FAILED, RunState.PARKED}
     if status in {str(end) for end in ends} and time_us >= run.state_us:
         run.state, run.state_us = RunState(status), time_us
-    _apply_position(run, run.epoch, _step(data), time_us)
+        run.final_step = _step(data)
 
 
 def _project_findings(tenant_id: int, readings: Sequence[Reading]) -> None:
