@@ -41,13 +41,13 @@ def prepare(run: str) -> Access:
 def _prepare(run: str) -> Access:
     from django.contrib.auth import get_user_model
     from django.utils import timezone
-    from fleet.services.tokens import TokenTerms, mint_token
-    from sla.models import Contract, Customer
-    from sla.scopes import BILLING_READ
-    from sla.services.contracts import NewContract, create_customer, open_contract
 
     from fleet import scopes
     from fleet.models import Cluster, Tenant
+    from fleet.services.tokens import TokenTerms, mint_token
+    from sla.models import Contract, Customer
+    from sla.scopes import SLA_READ
+    from sla.services.contracts import NewContract, create_customer, open_contract
 
     now = timezone.now()
     tenant, _ = Tenant.objects.get_or_create(name="Acme Training")
@@ -86,7 +86,7 @@ def _prepare(run: str) -> Access:
         username="demo",
         password=password,
         operator_token=mint("demo operator", scopes.FLEET_READ, scopes.FLEET_WRITE),
-        billing_token=mint("demo billing", BILLING_READ),
+        billing_token=mint("demo billing", SLA_READ),
         events_token=mint(
             "demo coordinator",
             scopes.EVENTS_WRITE,

@@ -107,14 +107,35 @@ def _hear_orders(node: Node, reports: Sequence[OrderReport], now: datetime) -> N
 
 def _due_orders(node: Node, now: datetime) -> list[Order]:
     due = []
-    for order in Order.objects.filter(node=node, state__in=LIVE_STATES).order_by("id"):
+    live = Order.objects.filter(node=node, state__in=LIVE_STATES).order_by("id")
+    for order in live.select_related("run__coordinator_node"):
         if order.state == OrderState.OPEN and order.deadline_at <= now:
             order.state, order.detail = OrderState.EXPIRED, "nobody took it before its deadline"
             _end(order, now)
             order.save()
-        else:
+        elif _is_complete(order):
             due.append(order)
     return due
+
+
+def _is_complete(order: Order) -> bool:
+    """Whether the node can act on it: a worker needs its coordinator's endpoint.
+
+    It is filled in once the coordinator's node has said it, and stands in the order from then on.
+    """
+    payload = order.payload
+    if payload.get("role") != "worker" or payload.get("endpoint") or order.run is None:
+        return True
+    node = order.run.coordinator_node
+    running = node.running if node is not None else []
+    endpoint = next(
+        (entry.get("endpoint") for entry in running if entry.get("id") == order.run.run), None
+    )
+    if not endpoint:
+        return False
+    order.payload = {**payload, "endpoint": endpoint}
+    order.save(update_fields=["payload"])
+    return True
 
 
 def _end(order: Order, now: datetime) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +295,7 @@ def test_events_of_a_run_that_is_over_are_delivered_later(node: Node) -> None:
                 == ["source.opened", "run.started", "source.sealed"]
             )
         )
-        wait_for(lambda: service.heartbeats[-1]["runs"] == [])
+        wait_for(lambda: service.heartbeats and service.heartbeats[-1]["runs"] == [])
         assert node.end() == 0
 
 
@@ -319,10 +321,13 @@ def test_a_blind_node_says_so_and_keeps_its_finding(node: Node) -> None:
         heat(node, 94)
         wait_for(lambda: findings(service))
         node.scenario.unlink()
-        blind = wait_for(lambda: service.heartbeats[-1]["blind"], 15)
-        assert blind[0]["gpu"] is None
-        assert blind[0]["function"] == "nvmlDeviceGetCount_v2"
-        assert service.heartbeats[-1]["gpus"] == []
+
+        def blind_beat() -> dict[str, Any] | None:
+            last = service.heartbeats[-1]
+            functions = [entry["function"] for entry in last["blind"] if entry["gpu"] is None]
+            return last if functions == ["nvmlDeviceGetCount_v2"] else None
+
+        assert wait_for(blind_beat, 15)["gpus"] == []
         assert node.end() == 0
 
     assert findings(service) == [("opened", "failed")]
@@ -376,3 +381,51 @@ def test_a_hung_call_is_in_the_heartbeat_within_fifteen_seconds(node: Node) -> N
         "function": "nvmlDeviceGetTemperature",
         "reason": "hung: the call did not come back in time",
     }
+
+
+def test_the_real_coordinator_under_the_real_agent(node: Node) -> None:
+    with Service() as service:
+        process = node.start(service.url, "runtime.agent")
+        service.orders = [
+            start_worker(
+                node,
+                "o1",
+                role="coordinator",
+                endpoint=None,
+                options={"ranks": 2, "spares": 0},
+            )
+        ]
+        endpoint = wait_for(
+            lambda: (
+                service.heartbeats
+                and service.heartbeats[-1]["runs"]
+                and service.heartbeats[-1]["runs"][0]["endpoint"]
+            ),
+            20,
+        )
+        [coordinator] = [
+            pid
+            for pid in descendants(process.pid)
+            if b"coordinator" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(coordinator, signal.SIGKILL)
+        wait_for(lambda: node.logged("child.died"))
+        wait_for(lambda: len(node.logged("child.started")) == 2)
+        host, _, port = endpoint.rpartition(":")
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+                return True
+            return False
+
+        wait_for(answers, 20)
+        wait_for(
+            lambda: (
+                [e["type"] for e in service.order if "/runs/" in e["source"]][:1]
+                == ["source.opened"]
+            )
+        )
+        everyone = descendants(process.pid)
+        assert node.end() == 0
+
+    assert not [pid for pid in everyone if is_running(pid)]
