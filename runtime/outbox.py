@@ -162,7 +162,9 @@ class Outbox:
             event = _event_of_key(self._db, "source.sealed")
             if event is None:
                 data = {"last_sequence": _head_of(self._db) + 1}
-                event = self._insert("source.sealed", data, None, key="source.sealed", subject=None)
+                event = self._insert(
+                    "source.sealed", data, None, key="source.sealed", subject=self._owner()
+                )
         self._tell_listeners()
         return event
 
@@ -247,11 +249,18 @@ class Outbox:
                 row = self._db.execute("SELECT source FROM identity").fetchone()
                 if row is None:
                     self._db.execute("INSERT INTO identity VALUES (?)", (self.source,))
-                    self._insert("source.opened", {}, None, key="source.opened", subject=None)
+                    self._insert(
+                        "source.opened", {}, None, key="source.opened", subject=self._owner()
+                    )
                 elif row[0] != self.source:
                     raise OutboxError(
                         f"{self.path} holds the events of {row[0]}, not of {self.source}"
                     )
+
+    def _owner(self) -> str | None:
+        """The run or node that the source speaks for: without a subject an event is invalid."""
+        parts = self.source.split("/")
+        return parts[-2] if len(parts) > 2 else None
 
     def _insert(
         self,

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Final
 
-SLA_READ: Final = "sla:read"
-MEANINGS: Final = {SLA_READ: "read contracts, years, incidents, assessments and grants"}
+BILLING_READ: Final = "billing:read"
+MEANINGS: Final = {BILLING_READ: "read contracts, years, incidents, assessments and grants"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -179,7 +180,9 @@ def _is_good(result: dict[str, Any]) -> bool:
 
 
 def main() -> int:
-    console = Console()
+    # In a pipe there is no width to ask for; the table needs this much.
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
     port = os.environ.get("PORT")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     demo = None

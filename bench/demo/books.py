@@ -41,13 +41,13 @@ def prepare(run: str) -> Access:
 def _prepare(run: str) -> Access:
     from django.contrib.auth import get_user_model
     from django.utils import timezone
+
+    from fleet import scopes
+    from fleet.models import Cluster, Tenant
     from fleet.services.tokens import TokenTerms, mint_token
     from sla.models import Contract, Customer
     from sla.scopes import BILLING_READ
     from sla.services.contracts import NewContract, create_customer, open_contract
-
-    from fleet import scopes
-    from fleet.models import Cluster, Tenant
 
     now = timezone.now()
     tenant, _ = Tenant.objects.get_or_create(name="Acme Training")

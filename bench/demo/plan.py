@@ -32,14 +32,14 @@ class Strike:
 class Plan:
     folder: Path  # var/demo
     run: str
-    steps: int = 90
+    steps: int = 76
     seed: int = 7
     checkpoint_every_steps: int = 10
     strikes: tuple[Strike, ...] = field(
         default=(
-            Strike("kill", 14, rank=1),
-            Strike("stop", 30, rank=2),
-            Strike("heat", 46, rank=0),
-            Strike("kill_all", 68),
+            Strike("kill", 10, rank=1),
+            Strike("stop", 24, rank=2),
+            Strike("heat", 38, rank=0),
+            Strike("kill_all", 56),
         )
     )

@@ -71,16 +71,20 @@ class View:
 def incidents_table(incidents: list[dict[str, Any]]) -> Table:
     """One line an incident: what happened, the way out, and what it cost."""
     table = Table(title="incidents")
-    for name in ("cause", "way out", "ranks", "C", "R", "lost", "MB moved", "verdict"):
-        table.add_column(name)
-    phases = ("detect", "decide", "regroup", "transfer", "total")
-    for phase in phases:
-        table.add_column(f"{phase} s", justify="right")
+    for name in ("cause", "way out", "ranks", "C", "R", "lost", "MB moved"):
+        table.add_column(name, no_wrap=name != "way out")
+    table.add_column("detect + decide + regroup + transfer = pause, s", no_wrap=True)
+    table.add_column("verdict")
     for each in incidents:
+        seconds = each["seconds"]
+        phases = " + ".join(
+            f"{seconds[phase]:.2f}" for phase in ("detect", "decide", "regroup", "transfer")
+        )
         table.add_row(
-            *(each["cause"], each["mode"], ", ".join(map(str, each["ranks"]))),
+            *(each["cause"], each["mode"], ",".join(map(str, each["ranks"]))),
             *(str(each[name]) for name in ("committed_step", "resumed_step", "lost_steps")),
-            *(f"{each['bytes'] / 1e6:.1f}", each["verdict"]),
-            *(f"{each['seconds'][phase]:.2f}" for phase in phases),
+            f"{each['bytes'] / 1e6:.1f}",
+            f"{phases} = {seconds['total']:.2f}",
+            each["verdict"],
         )
     return table

@@ -11,7 +11,7 @@ from sla.models import Assessment, Contract, Grant, Judgement
 from sla.models.choices import Verdict
 
 
-class ContractFilter(filters.FilterSet):  # type: ignore[misc]  # it ships no types
+class ContractFilter(filters.FilterSet):
     number = filters.CharFilter()
     customer = filters.CharFilter(field_name="customer__public_id")
 
@@ -20,7 +20,7 @@ class ContractFilter(filters.FilterSet):  # type: ignore[misc]  # it ships no ty
         fields: ClassVar = ["number", "customer"]
 
 
-class IncidentFilter(filters.FilterSet):  # type: ignore[misc]  # it ships no types
+class IncidentFilter(filters.FilterSet):
     contract = filters.CharFilter(field_name="incident__contract__public_id")
     year = filters.CharFilter(field_name="year__public_id")
     run = filters.CharFilter(field_name="incident__run")
@@ -41,7 +41,7 @@ class IncidentFilter(filters.FilterSet):  # type: ignore[misc]  # it ships no ty
         return queryset.exclude(excluded="") if value else queryset.filter(excluded="")
 
 
-class AssessmentFilter(filters.FilterSet):  # type: ignore[misc]  # it ships no types
+class AssessmentFilter(filters.FilterSet):
     contract = filters.CharFilter(field_name="contract__public_id")
     year = filters.CharFilter(field_name="year__public_id")
 
@@ -50,7 +50,7 @@ class AssessmentFilter(filters.FilterSet):  # type: ignore[misc]  # it ships no 
         fields: ClassVar = ["contract", "year"]
 
 
-class GrantFilter(filters.FilterSet):  # type: ignore[misc]  # it ships no types
+class GrantFilter(filters.FilterSet):
     contract = filters.CharFilter(field_name="contract__public_id")
     customer = filters.CharFilter(field_name="contract__customer__public_id")
     state = filters.ChoiceFilter(

@@ -1,4 +1,4 @@
-"""Contracts, years, incidents, assessments and grants, read by a token with `sla:read`."""
+"""Contracts, years, incidents, assessments and grants, read by a token with `billing:read`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from sla.selectors.years import YearFacts, year_facts
 class Reading(TenantAPIView):
     """Row-level security has narrowed the rows to the token's tenant; all tenants' for staff's."""
 
-    scopes: ClassVar = {"GET": scopes.SLA_READ, "HEAD": scopes.SLA_READ}
+    scopes: ClassVar = {"GET": scopes.BILLING_READ, "HEAD": scopes.BILLING_READ}
     lookup_field = "public_id"
     lookup_url_kwarg: str | None = "id"
 

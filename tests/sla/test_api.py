@@ -36,7 +36,7 @@ def settled(desk: Desk, contract: Contract) -> Contract:
 
 @pytest.fixture
 def billing(acme: Tenant) -> Api:
-    return Api(make_token(acme, "sla:read"))
+    return Api(make_token(acme, "billing:read"))
 
 
 def get(api: Api, path: str, **query: Any) -> Any:
@@ -159,7 +159,7 @@ PATHS = ("customers", "contracts", "incidents", "assessments", "grants")
 
 
 def test_a_stranger_sees_nothing(settled: Contract, billing: Api, stranger: Tenant) -> None:
-    theirs = Api(make_token(stranger, "sla:read"))
+    theirs = Api(make_token(stranger, "billing:read"))
     for path in PATHS:
         mine = get(billing, path)["results"]
         assert mine
@@ -173,7 +173,7 @@ def test_a_stranger_sees_nothing(settled: Contract, billing: Api, stranger: Tena
 
 
 def test_the_vendors_own_token_sees_every_tenants(settled: Contract) -> None:
-    assert len(get(Api(make_token(None, "sla:read")), "contracts")["results"]) == 1
+    assert len(get(Api(make_token(None, "billing:read")), "contracts")["results"]) == 1
 
 
 def test_a_token_needs_the_scope(settled: Contract, acme: Tenant) -> None:

@@ -12,9 +12,11 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import IntegrityError, ProgrammingError
 
+from config.celery import app
 from fleet.models import Event, Tenant
 from fleet.tenancy import every_tenant, tenant_scope
 from runtime.events import parse_time
+from sla import tasks
 from sla.errors import InvalidContractError, InvalidEntryError
 from sla.models import (
     Assessment,
@@ -387,3 +389,34 @@ def test_nothing_is_due_without_news(desk: Desk, contract: Contract) -> None:
     desk.clock("2026-04-01T00:00:00Z")
 
     assert (judge_due_runs().judged, close_due_years().looked_at) == (0, 0)
+
+
+def test_what_comes_in_rings_the_judge_after_its_commit(
+    desk: Desk,
+    contract: Contract,
+    monkeypatch: pytest.MonkeyPatch,
+    django_capture_on_commit_callbacks: Any,
+) -> None:
+    rung: list[dict[str, Any]] = []
+    monkeypatch.setattr(tasks.judge_due_runs, "apply_async", lambda **how: rung.append(how))
+    history = History()
+    history.incident("06-01", 1)
+
+    with django_capture_on_commit_callbacks(execute=True):
+        desk.receive(history.events)
+        assert rung == []
+
+    assert rung == [{"retry": False, "expires": 30}] * 2
+
+
+def test_the_tasks_are_the_sweepers(desk: Desk, contract: Contract) -> None:
+    history = History()
+    history.incident("06-01", 1, lost=5)
+    desk.receive(history.events)
+    desk.clock(CLOSE)
+
+    tasks.judge_due_runs()
+    tasks.close_due_years()
+
+    assert desk.books(contract, CLOSE)["years"][0]["outcome"] == "missed"
+    assert {"sla.judge_due_runs", "sla.close_due_years"} <= set(app.tasks)
