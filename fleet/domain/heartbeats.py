@@ -48,8 +48,8 @@ class Heartbeat:
     agent_version: str
     driver_version: str
     gpus: tuple[GpuBrief, ...] = ()
-    runs: list[Any] = field(default_factory=list)
-    blind: list[Any] = field(default_factory=list)
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    blind: list[dict[str, Any]] = field(default_factory=list)
     specs: dict[str, Any] = field(default_factory=dict)
     source_heads: dict[str, int] = field(default_factory=dict)
     orders: tuple[OrderReport, ...] = ()
@@ -69,8 +69,8 @@ def read_heartbeat(body: object) -> Heartbeat:
         agent_version=facts.text(body, "agent_version", 50),
         driver_version=facts.text(body, "driver", 50),
         gpus=_gpus(_list(body, "gpus", MOST_GPUS)),
-        runs=facts.clean_json(_list(body, "runs", MOST_ORDERS)),
-        blind=facts.clean_json(_list(body, "blind", MOST_ORDERS)),
+        runs=_objects(body, "runs"),
+        blind=_objects(body, "blind"),
         specs=facts.mapping(body, "specs"),
         source_heads=_heads(facts.mapping(body, "sources")),
         orders=_orders(_list(body, "orders", MOST_ORDERS)),
@@ -82,6 +82,14 @@ def _list(body: Mapping[str, Any], name: str, most: int) -> list[Any]:
     if not isinstance(value, list) or len(value) > most:
         raise HeartbeatError(f"/{name}", f"a list of at most {most} is expected")
     return value
+
+
+def _objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    entries = _list(body, name, MOST_ORDERS)
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, Mapping):
+            raise HeartbeatError(f"/{name}/{index}", "an object is expected")
+    return [facts.clean_json(entry) for entry in entries]
 
 
 def _gpus(entries: list[Any]) -> tuple[GpuBrief, ...]:

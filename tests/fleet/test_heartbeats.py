@@ -118,6 +118,26 @@ def test_an_order_nobody_took_before_its_deadline_is_told_no_more(api, acme, nod
     assert order.state == "expired"
 
 
+def test_a_worker_is_told_once_its_coordinators_endpoint_is_known(api, acme, node):
+    with tenant_scope(acme.pk):
+        run = Run.objects.create(tenant=acme, cluster=node.cluster, run="r1", coordinator_node=node)
+    other = make_node(acme, "n2")
+    worker = Api(make_token(acme, "heartbeats:write", cluster=other.cluster, node=other))
+    order = give(other, run=run, payload={"run": "r1", "role": "worker", "slots": 2})
+
+    assert worker.post(URL, body(node="n2", gpus=[])).json()["orders"] == []
+    api.post(URL, body(runs=[{"id": "r1", "endpoint": "127.0.0.1:7000"}]))
+    told = worker.post(URL, body(node="n2", gpus=[])).json()["orders"]
+    api.post(URL, body(runs=[]))
+    again = worker.post(URL, body(node="n2", gpus=[])).json()["orders"]
+
+    assert told == again
+    assert [entry["id"] for entry in told] == [order.public_id]
+    assert told[0]["payload"] == {
+        "run": "r1", "role": "worker", "slots": 2, "endpoint": "127.0.0.1:7000",
+    }  # fmt: skip
+
+
 def test_orders_of_another_node_are_neither_told_nor_ended(api, acme, node):
     other = give(make_node(acme, "n2"))
 
@@ -168,6 +188,8 @@ def test_a_clusters_token_makes_nodes_known(acme):
         ({"node": 7}, 400, ["/node"]),
         ({"gpus": {}}, 400, ["/gpus"]),
         ({"gpus": [1]}, 400, ["/gpus/0"]),
+        ({"runs": [{}, "r1"]}, 400, ["/runs/1"]),
+        ({"blind": ["nvml"]}, 400, ["/blind/0"]),
         ({"orders": [{"id": "o", "state": "done"}]}, 400, ["/orders/0/state"]),
         ({"sources": {"x": -1}}, 400, ["/sources"]),
     ],
