@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import structlog
 from rich.console import Console
 
 from bench.demo.api import Api
@@ -78,6 +79,8 @@ class Demo:
         plan, stack = self.plan, self.stack
         shutil.rmtree(plan.folder, ignore_errors=True)
         plan.folder.mkdir(parents=True)
+        log = (plan.folder / "demo.log").open("a")
+        structlog.configure(logger_factory=structlog.WriteLoggerFactory(log))
         self.view.say("Starting PostgreSQL and Redis")
         if self.place is not None:
             from config.embedded import join

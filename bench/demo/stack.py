@@ -51,6 +51,7 @@ class Stack:
         bind = f"127.0.0.1:{self.port}"
         web = ["gunicorn", "config.wsgi:application", "--bind", bind, "--workers", "1"]
         web += ["--threads", "8", "--worker-class", "gthread", "--graceful-timeout", "3"]
+        web += ["--no-control-socket"]
         worker = ["celery", "--app", "config", "worker", "--pool", "solo", "--loglevel", "info"]
         beat = ["celery", "--app", "config", "beat", "--loglevel", "info"]
         beat += ["--schedule", str(self.folder / "beat-schedule"), "--pidfile", ""]
