@@ -171,4 +171,17 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"run {spec.run}: logs in {spec.folder / 'logs'}", flush=True)
         outcome = launch.wait()
     print(f"run {spec.run}: {outcome}")
-    return 0 if outcome in ("completed", "parked") else 1
+    if outcome in ("completed", "parked"):
+        return 0
+    print(last_words(spec.folder / "logs"), file=sys.stderr)
+    return 1
+
+
+def last_words(logs: Path, lines: int = 8) -> str:
+    """The end of the log that most likely says why: the newest one with an exception in it."""
+    newest = sorted(logs.glob("*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest:
+        text = path.read_text(errors="replace").strip()
+        if "Error" in text or "Exception" in text:
+            return f"{path}:\n" + "\n".join(text.splitlines()[-lines:])
+    return f"no worker left a message in {logs}; see what the coordinator said above"

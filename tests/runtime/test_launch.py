@@ -82,8 +82,7 @@ def test_an_exception_of_the_script_fails_the_run_and_says_where_to_look(tmp_pat
 
     assert done.returncode == 1
     assert "run run: failed" in done.stdout
-    logs = "".join(log.read_text() for log in (tmp_path / "run-raise" / "logs").iterdir())
-    assert "a mistake of the user's" in logs
+    assert "RuntimeError: a mistake of the user's" in done.stderr.splitlines()
 
 
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path):
