@@ -25,7 +25,7 @@ imports: setup
 	$(VENV)/bin/lint-imports
 
 test: setup
-	$(RUN) -m pytest
+	$(RUN) -m pytest $(PYTEST_ARGS)
 
 check: lint types imports test
 

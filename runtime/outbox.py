@@ -258,7 +258,7 @@ class Outbox:
                     )
 
     def _owner(self) -> str | None:
-        """The run or node that the source speaks for: an event without a subject is invalid (R15)."""
+        """The run or node that the source speaks for: without a subject an event is invalid."""
         parts = self.source.split("/")
         return parts[-2] if len(parts) > 2 else None
 

@@ -46,7 +46,7 @@ def _prepare(run: str) -> Access:
     from fleet.models import Cluster, Tenant
     from fleet.services.tokens import TokenTerms, mint_token
     from sla.models import Contract, Customer
-    from sla.scopes import SLA_READ
+    from sla.scopes import BILLING_READ
     from sla.services.contracts import NewContract, create_customer, open_contract
 
     now = timezone.now()
@@ -86,7 +86,7 @@ def _prepare(run: str) -> Access:
         username="demo",
         password=password,
         operator_token=mint("demo operator", scopes.FLEET_READ, scopes.FLEET_WRITE),
-        billing_token=mint("demo billing", SLA_READ),
+        billing_token=mint("demo billing", BILLING_READ),
         events_token=mint(
             "demo coordinator",
             scopes.EVENTS_WRITE,

@@ -108,6 +108,7 @@ def _checked(port: int) -> int:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         raise UsageError(
-            f"port {port} cannot be used: {error.strerror}; choose another PORT or end what has it"
+            f"port {port} cannot be used: {os.strerror(error.errno or 0)}; "
+            "choose another PORT or end what has it"
         ) from error
     return port

@@ -169,14 +169,6 @@ class Reducer:
         self._pending = []
         self._armed = True
 
-    def hold(self) -> None:
-        """Gradients of the backward that follows accumulate and do not travel (micro-batches)."""
-        self._armed = False
-
-    def release(self) -> None:
-        """Ends `hold`: the next backward is the last of the step."""
-        self._armed = True
-
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
         number = self._place[index]
 

@@ -35,7 +35,7 @@ def join(
     optimizer: torch.optim.Optimizer,
     data: StepData,
     scheduler: HasStateDict | None = None,
-    scaler: HasStateDict | None = None,
+    scaler: torch.amp.GradScaler | None = None,
     extras: Mapping[str, HasStateDict] | None = None,
     seed: int = 0,
     warm_up: Callable[[], torch.Tensor] | None = None,
@@ -44,7 +44,10 @@ def join(
 
     A spare waits in here until it is needed. `warm_up` computes a loss on any batch of the right
     shape; with it, two steps run before this process takes part, so that its first real step costs
-    no more than any other. All state is as it was before the warm-up when `join` returns.
+    no more than any other. A `scaler` scales in the script (`scaler.scale(loss).backward()`), the
+    rest of its work is done in `commit`.
+
+    All state is as it was before the warm-up when `join` returns.
 
     Raises UsageError where the arguments cannot work, before anything is joined.
     """
@@ -63,7 +66,7 @@ def join(
         raise UsageError("pass the bare model: the run reduces gradients itself (model.module)")
     book = StateBook(model, optimizer, scheduler, scaler, extras or {})
     membership = Membership(identity, book)
-    run = Run(model, optimizer, scheduler, data, seed, membership)
+    run = Run(model, optimizer, scheduler, scaler, data, seed, membership)
     run.enter(warm_up)
     return run
 
@@ -76,6 +79,7 @@ class Run:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         scheduler: HasStateDict | None,
+        scaler: torch.amp.GradScaler | None,
         data: StepData,
         seed: int,
         membership: Membership,
@@ -83,6 +87,7 @@ class Run:
         self._model = model
         self._optimizer = optimizer
         self._scheduler = scheduler
+        self._scaler = scaler
         self._data = data
         self._seed = seed
         self._membership = membership
@@ -159,21 +164,6 @@ class Run:
             self._begin()
             yield self._data.batch(self.step, self.rank, self.world_size)
 
-    def train(self, step_fn: Callable[[Any], torch.Tensor]) -> Iterator[Committed]:
-        """The second form: `step_fn(batch)` gives the loss; what a void step raises is lost."""
-        for batch in self.steps():
-            try:
-                loss = step_fn(batch)
-                loss.backward()
-            except Exception:
-                if not self._membership.broken:
-                    raise
-                loss = None
-            if loss is None:
-                self._void()
-            elif (done := self.commit(loss)) is not None:
-                yield done
-
     def _begin(self) -> None:
         self._buffers = [buffer.clone() for buffer in self._membership.book.buffers()]
         seed_step(self._seed, self.rank, self.step)
@@ -182,7 +172,7 @@ class Run:
         self._began = time.monotonic()
 
     def commit(self, loss: torch.Tensor, clip_norm: float | None = None) -> Committed | None:
-        """Ends a step: averages, clips, steps optimizer and scheduler, zeroes gradients.
+        """Ends a step: averages, unscales, clips, steps optimizer and scheduler, zeroes gradients.
 
         None when the step is void: it changed nothing, and its batch comes again.
         """
@@ -194,10 +184,17 @@ class Run:
         self._open = False
         self._buffers = []
         grad_norm = None
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
         if clip_norm is not None:
             parameters = [parameter for _, parameter in self._reducer.parameters]
             grad_norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
-        self._optimizer.step()
+        if self._scaler is None:
+            self._optimizer.step()
+        else:
+            # A step that the scaler skips commits too: every rank skips it, on the same sums.
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
         if self._scheduler is not None:
             self._scheduler.step()  # type: ignore[attr-defined]  # every torch scheduler has it
         self._optimizer.zero_grad(set_to_none=True)

@@ -9,6 +9,7 @@ text "index:offset:" and the body, so a chunk in the wrong place does not pass.
 
 from __future__ import annotations
 
+import hmac
 import json
 import queue
 import socket
@@ -80,7 +81,8 @@ class Donor:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 hello = line.receive(_IO_SECONDS)
-                if hello is None or hello.get("token") != self._token:
+                known = "" if hello is None else str(hello.get("token"))
+                if hello is None or not hmac.compare_digest(known, self._token):
                     return
                 while (request := line.receive(None)) is not None:
                     if not self._answer(connection, int(hello["epoch"]), request):

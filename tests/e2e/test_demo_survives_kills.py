@@ -9,97 +9,17 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-MARK = "UNBROKEN_TEST_MARK"
-
-
-class RunningDemo:
-    """A demo as a child process, with a look at its files while it goes."""
-
-    def __init__(self, var_dir: Path) -> None:
-        self.var_dir = var_dir
-        self.mark = f"demo-{os.getpid()}-{time.monotonic_ns()}"
-        self.log = var_dir / "demo-output.txt"
-        environment = {**os.environ, "VAR_DIR": str(var_dir), "ONCE": "1", MARK: self.mark}
-        environment.pop("DJANGO_SETTINGS_MODULE", None)
-        with self.log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "bench.demo"],
-                cwd=ROOT,
-                env=environment,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-
-    def await_step(self, step: int) -> None:
-        self.await_that(lambda: self.committed_step() >= step, f"step {step}")
-
-    def await_that(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + 150
-        while not condition():
-            assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, f"{what} did not come\n{self.log.read_text()}"
-            time.sleep(0.05)
-
-    def committed_step(self) -> int:
-        trace = self.var_dir / "demo" / "trace.jsonl"
-        if not trace.exists():
-            return 0
-        last = 0
-        for line in trace.read_bytes().split(b"\n")[:-1][-60:]:
-            record = json.loads(line)
-            if record["what"] == "committed":
-                last = max(last, record["step"])
-        return last
-
-    def kept(self, name: str) -> int:
-        pid: int = json.loads((self.var_dir / "demo" / "pids.json").read_text())[name]
-        return pid
-
-    def marked(self, *words: str) -> list[int]:
-        """Live processes of this demo whose command line has all the words."""
-        found = []
-        for folder in Path("/proc").iterdir():
-            if not folder.name.isdigit():
-                continue
-            try:
-                environment = (folder / "environ").read_bytes()
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                continue
-            if (
-                self.mark.encode() in environment
-                and state != "Z"
-                and all(word in command for word in words)
-            ):
-                found.append(int(folder.name))
-        return found
-
-    def postmaster(self) -> int:
-        """PostgreSQL runs in a clean environment, so it is found by its pid file."""
-        folders = [self.var_dir, *Path("/tmp").glob("unbroken-*")]
-        files = [path for folder in folders for path in folder.glob("**/postmaster.pid")]
-        newest = max(files, key=lambda path: path.stat().st_mtime)
-        return int(newest.read_text().split()[0])
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
-            self.process.wait(60)
+from tests.e2e.running_demo import ROOT, RunningDemo
 
 
 @pytest.fixture
 def demo(tmp_path: Path):
-    running = RunningDemo(tmp_path)
+    running = RunningDemo(tmp_path, ONCE="1")
     yield running
     running.end()
 
@@ -121,10 +41,10 @@ def test_killed_servers_lose_no_event_and_count_none_twice(demo: RunningDemo):
     (coordinator,) = demo.marked("runtime", "coordinator", "--folder")
     kill("coordinator", coordinator)
     demo.await_step(42)
-    kill("postgres", demo.postmaster())
+    kill("postgres", demo.servers()["postgres"])
     demo.process.wait(240)
 
-    output = demo.log.read_text()
+    output = demo.output()
     assert demo.process.returncode == 0, output
     result = json.loads((demo.var_dir / "demo.json").read_text())
     assert set(killed) == {"web", "celery", "coordinator", "postgres"}
