@@ -13,7 +13,7 @@ from sla.domain.calendar import year_at
 from sla.domain.completeness import Sequences, Waiver
 from sla.domain.evidence import Confirmed, Reading, Status
 from sla.domain.exclusions import Exclusion, ExclusionReason, Registration, exclusion_of
-from sla.domain.incidents import Incident, incidents_of
+from sla.domain.incidents import Cache, Incident, incidents_of
 from sla.domain.run import RunEvidence
 from sla.domain.terms import Contract
 
@@ -36,6 +36,7 @@ class Books:
     _judged: dict[str, list[Judged]] = field(default_factory=dict)
     _tallies: dict[str, dict[int | None, Counts]] = field(default_factory=dict)
     _totals: dict[int | None, Counts] = field(default_factory=lambda: defaultdict(Counts))
+    _caches: dict[str, Cache] = field(default_factory=lambda: defaultdict(dict))
     _deadlines: dict[str, int] = field(default_factory=dict)
     _stale: set[str] = field(default_factory=set)
     _confirmed: set[str] = field(default_factory=set)
@@ -83,7 +84,9 @@ class Books:
     def _judge_run(self, run: RunEvidence, now_us: int) -> None:
         found: list[Incident] = []
         if run.run in self.covered_runs or run.belongs_to(self.contract.number):  # R40
-            found = incidents_of(run, frozenset(self._confirmed), self.contract.terms, now_us)
+            cache = self._caches[run.run]
+            confirmed = frozenset(self._confirmed)
+            found = incidents_of(run, confirmed, self.contract.terms, now_us, cache)
         judged = [
             (incident, exclusion_of(incident, run, self._exclusions, self._registrations))
             for incident in found

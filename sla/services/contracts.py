@@ -14,7 +14,7 @@ from sla.domain.reading import Node
 from sla.domain.terms import Contract as DomainContract
 from sla.errors import InvalidContractError
 from sla.instants import from_us
-from sla.models import Contract, ContractVersion, ContractYear, Customer
+from sla.models import Contract, ContractVersion, ContractYear, Customer, JudgedRun
 from sla.tables import TABLES
 
 
@@ -80,6 +80,8 @@ def open_contract(
         )
         for year in known.years
     )
+    # Runs that were judged before it may be its own (R40): all of the tenant's are due again.
+    JudgedRun.objects.filter(tenant_id=customer.tenant_id).update(judged_us=0)
     return contract
 
 

@@ -16,6 +16,7 @@ from django.db.models import F, Max, Q
 from fleet.locks import fix_horizon
 from fleet.models import Event, Tenant
 from fleet.tenancy import every_tenant, tenant_scope
+from runtime.events import LARGEST_NUMBER
 from sla.domain.calendar import year_at
 from sla.domain.exclusions import exclusion_of
 from sla.domain.incidents import Incident as DomainIncident
@@ -194,7 +195,7 @@ def _columns(incident: DomainIncident, year_id: int | None, excluded: str | None
         "year_id": year_id,
         "verdict": judgement.verdict,
         "reasons": list(judgement.reasons),
-        "lost_steps": judgement.lost_steps,
+        "lost_steps": min(judgement.lost_steps, LARGEST_NUMBER),
         "excluded": excluded or "",
         "epochs": list(incident.epochs),
         "failure_ids": sorted(incident.failure_ids),

@@ -129,7 +129,7 @@ def test_an_event_of_the_future_is_quarantined(agent, acme, event):
 
 
 def test_gzip(agent, event):
-    packed = gzip.compress(json.dumps([event()]).encode())
+    packed = gzip.compress(json.dumps([event()]).encode(), mtime=0)
     response = agent.post(URL, packed, BATCH, **{"Content-Encoding": "gzip"})
     assert response.json()["results"][0]["status"] == "accepted"
 
@@ -147,11 +147,23 @@ def test_gzip(agent, event):
         (b"[\xff]", BATCH, {}, 400, "malformed-body"),
         (b"[" * 100_000, BATCH, {}, 400, "malformed-body"),
         (b"not gzip", BATCH, {"Content-Encoding": "gzip"}, 400, "malformed-body"),
-        (gzip.compress(b"[1]")[:-4], BATCH, {"Content-Encoding": "gzip"}, 400, "malformed-body"),
+        (
+            gzip.compress(b"[1]", mtime=0)[:-4],
+            BATCH,
+            {"Content-Encoding": "gzip"},
+            400,
+            "malformed-body",
+        ),
         (b"[1]", BATCH, {"Content-Encoding": "br"}, 415, "unsupported-media-type"),
         (b"[1]", "application/json", {}, 415, "unsupported-media-type"),
         (b"[" + b"1," * 1000 + b"1]", BATCH, {}, 413, "too-large"),
-        (gzip.compress(b" " * 70_000_000), BATCH, {"Content-Encoding": "gzip"}, 413, "too-large"),
+        (
+            gzip.compress(b" " * 70_000_000, mtime=0),
+            BATCH,
+            {"Content-Encoding": "gzip"},
+            413,
+            "too-large",
+        ),
     ],
 )
 def test_a_bad_delivery_is_a_problem_and_stores_nothing(

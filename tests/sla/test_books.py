@@ -262,6 +262,18 @@ def test_r40_a_run_that_turns_out_to_be_anothers_is_withdrawn(desk: Desk) -> Non
     assert len(desk.books(second, "2025-07-02T00:00:00Z")["incidents"]) == 1
 
 
+def test_r40_a_contract_opened_late_finds_the_runs_of_before(desk: Desk) -> None:
+    history = History()
+    history.incident("06-01", 1)
+    desk.receive(history.events)
+    desk.sweep("2025-07-01T00:00:00Z")
+    contract = desk.open(history.document["contract"])
+
+    desk.sweep("2025-07-02T00:00:00Z")
+
+    assert len(desk.books(contract, "2025-07-02T00:00:00Z")["incidents"]) == 1
+
+
 def test_one_run_that_cannot_be_judged_stops_no_other(
     desk: Desk, contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
