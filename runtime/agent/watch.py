@@ -110,7 +110,8 @@ class HealthWatch:
                     cast("dict[str, Any]", finding),
                     time_us,
                     key=f"{finding['finding_id']}/{revision}",
-                    subject=None if finding["gpu"] is None else finding["gpu"]["uuid"],
+                    # An event without any subject is invalid (R15): a finding of the node names the node.
+                    subject=finding["node"] if finding["gpu"] is None else finding["gpu"]["uuid"],
                 )
             except OutboxError as error:
                 log.exception("health.finding_not_stored", detail=str(error))
