@@ -5,39 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runtime.coordinator import reports
+from runtime.coordinator.acts import Acts
 from runtime.coordinator.model import (
-    Action,
-    Failure,
-    Log,
     Move,
     Phase,
     Recovery,
     Role,
     SendNode,
-    SendWorker,
-    State,
     Stop,
     Worker,
+    by_rank,
 )
 
-# A script that raises at the same step on this many fresh processes has a fault of its own.
-USER_ERROR_LIMIT = 2
 
-
-class Turn:
-    """One application of a message: the state being changed and the actions it asks for."""
-
-    def __init__(self, state: State, now: float) -> None:
-        self.state = state
-        self.now = now
-        self.actions: list[Action] = []
-
-    def log(self, text: str) -> None:
-        self.actions.append(Log(text))
-
-    def tell(self, worker: Worker, message: dict[str, object]) -> None:
-        if worker.connected:
-            self.actions.append(SendWorker(worker.name, dict(message)))
+class Turn(Acts):
+    """The acts of one message, and the decisions that follow from them."""
 
     # -- failures ---------------------------------------------------------------------------
 
@@ -45,70 +27,33 @@ class Turn:
         """A worker is lost for good: fence it, break its epoch if a member, refill its slot."""
         if worker.role == Role.GONE:
             return
-        was_member = worker.role == Role.MEMBER
-        rank = self.state.rank_of(worker.name)
+        state = self.state
+        was_member, was_source = worker.role == Role.MEMBER, self.is_source(worker)
         worker.role = Role.GONE
-        if self.state.phase == Phase.FINISHED:
-            return
-        self.log(f"worker {worker.name} is lost: {cause['kind']}, {cause['detail']}")
+        # Also after the end: a process that hangs there would keep everybody waiting.
         self.actions.append(
             SendNode(worker.node, {"op": "kill", "slot": worker.slot, "name": worker.name})
         )
-        self.refill(worker.slot, worker.node)
-        if not was_member:
+        if state.phase == Phase.FINISHED:
             return
-        self.record(worker, rank, cause, detector)
-        self.unwind(f"rank {rank} was lost")
+        self.log(f"worker {worker.name} is lost: {cause['kind']}, {cause['detail']}")
+        self.refill(worker.slot, worker.node)
+        if was_member:
+            rank = state.rank_of(worker.name)
+            self.record(worker, rank, cause, detector)
+            self.unwind(f"rank {rank} was lost")
+        elif was_source:
+            self.record(worker, self.moved_rank(worker), cause, detector)
+            self.unwind(f"{worker.name} was lost while its state was being moved")
         self.decide()
 
-    def record(
-        self, worker: Worker, rank: int | None, cause: Mapping[str, object], detector: str
-    ) -> None:
-        state = self.state
-        # A broken collective names no culprit; once the culprit is known, that suspicion goes.
-        state.failures = [
-            earlier
-            for earlier in state.failures
-            if earlier.cause["kind"] != "fabric" or earlier.epoch != state.epoch
-        ]
-        state.failure_count += 1
-        state.failures.append(
-            Failure(
-                failure_id=f"{state.config.run}-f{state.failure_count:04d}",
-                epoch=state.epoch,
-                rank=rank,
-                worker=worker.name,
-                node=worker.node,
-                cause=dict(cause),
-                detector=detector,
-                detected_at=self.now,
-                last_seen=worker.last_seen,
-            )
-        )
+    def is_source(self, worker: Worker) -> bool:
+        """Whether this is the source of a planned move whose state has not all arrived yet."""
+        return worker.role == Role.RETIRING and worker.committed_step is not None
 
-    def unwind(self, why: str) -> None:
-        """Breaks the epoch under its members; each of them comes to a boundary and says so."""
-        state = self.state
-        if state.phase not in (Phase.TRAINING, Phase.PAUSING, Phase.REGROUPING):
-            return
-        self.log(f"epoch {state.epoch} is broken: {why}")
-        if state.phase == Phase.REGROUPING:
-            for worker in state.members():
-                worker.boundary = False
-        state.phase = Phase.UNWINDING
-        for worker in state.members():
-            worker.pause_reply = None
-            self.tell(worker, {"op": "abort", "epoch": state.epoch})
-
-    def refill(self, slot: str, node: str) -> None:
-        """Asks for a fresh process in the slot, unless its hardware is suspect."""
-        state = self.state
-        if state.phase == Phase.FINISHED or node in state.suspect_nodes:
-            return
-        state.incarnations[slot] = state.incarnations.get(slot, 0) + 1
-        self.actions.append(
-            SendNode(node, {"op": "spawn", "slot": slot, "incarnation": state.incarnations[slot]})
-        )
+    def moved_rank(self, source: Worker) -> int | None:
+        replaced = self.state.recovery.replaced if self.state.recovery is not None else {}
+        return next((int(rank) for rank, pair in replaced.items() if pair[0] == source.name), None)
 
     # -- the next epoch ---------------------------------------------------------------------
 
@@ -134,39 +79,26 @@ class Turn:
             worker.committed_step = 0
         self.issue(source="initial", donors=[], committed_step=0)
 
-    def seat(self, rank: int, worker: Worker) -> None:
-        worker.role = Role.MEMBER
-        worker.boundary = True
-        worker.committed_step = None
-        worker.received = None
-        self.state.ranks[str(rank)] = worker.name
-
     def next_epoch(self) -> None:
         """After a failure: rebuild from survivors, else from a checkpoint."""
         state = self.state
         members = state.members()
         if any(not worker.boundary for worker in members):
             return
-        holders = [worker for worker in members if worker.committed_step is not None]
-        missing = [
-            rank
-            for rank, name in sorted(state.ranks.items(), key=lambda item: int(item[0]))
-            if state.workers[name].role != Role.MEMBER
-        ]
-        spares = state.ready_spares()
-        if len(spares) < len(missing):
-            self.log(f"waiting for {len(missing) - len(spares)} more spare(s)")
-            return
-        replaced: dict[str, list[str]] = {}
-        for rank, spare in zip(missing, spares, strict=False):
-            replaced[rank] = [state.ranks[rank], spare.name]
-            self.seat(int(rank), spare)
+        # The source of a move that broke under way stands still and holds its state as before.
+        sources = [worker for worker in state.workers.values() if self.is_source(worker)]
+        holders = [worker for worker in members if worker.committed_step is not None] + sources
         best = max((worker.committed_step or 0 for worker in holders), default=None)
-        committed = max(state.highest_step, best or 0) if best is None else best
-        # What a live member was known to have committed may not be talked away by its death.
+        known = self.known_step()
+        if best is None and max(known, state.highest_step) == 0:
+            best = 0  # nothing was committed yet: every process can make step 0 itself
+        committed = max(known, state.highest_step if best is None else best)
         for failure in state.failures:
             if not failure.reported:
                 reports.failed(state, failure, committed)
+        replaced = self.fill_ranks()
+        if replaced is None:
+            return
         if best is None:
             self.roll_back(committed, replaced)
             return
@@ -174,17 +106,45 @@ class Turn:
         for worker in state.members():
             if worker.committed_step is not None and worker.committed_step < best:
                 replaced.setdefault(str(state.rank_of(worker.name)), [worker.name, worker.name])
-        mode = "replica_rebuild" if replaced else "live_migration"
-        state_source = "replica" if replaced else "source_memory"
-        self.begin_recovery(mode, state_source, best, best + 1, replaced)
-        self.issue(source="peers", donors=donors, committed_step=best)
+        self.begin_recovery(committed, best, replaced)
+        if state.recovery is not None and state.recovery.reason:
+            donors = sources or donors  # still the planned move, so still from its source
+        self.issue(source="peers" if donors else "initial", donors=donors, committed_step=best)
+
+    def known_step(self) -> int:
+        """What this recovery has said was committed; the death of who held it does not undo it."""
+        state = self.state
+        said = [failure.committed_step for failure in state.failures if failure.reported]
+        if state.recovery is not None:
+            said.append(state.recovery.committed_step)
+        return max(said, default=0)
+
+    def fill_ranks(self) -> dict[str, list[str]] | None:
+        """Seats a spare in each empty rank, rank → [old, new]; None while there are too few."""
+        state = self.state
+        missing = [
+            rank
+            for rank, name in sorted(state.ranks.items(), key=by_rank)
+            if state.workers[name].role != Role.MEMBER
+        ]
+        spares = state.ready_spares()
+        if len(spares) < len(missing):
+            self.log(f"waiting for {len(missing) - len(spares)} more spare(s)")
+            return None
+        replaced: dict[str, list[str]] = {}
+        for rank, spare in zip(missing, spares, strict=False):
+            replaced[rank] = [state.ranks[rank], spare.name]
+            self.seat(int(rank), spare)
+        return replaced
 
     def roll_back(self, committed: int, replaced: dict[str, list[str]]) -> None:
         state = self.state
         newest = state.checkpoints[-1] if state.checkpoints else None
         step = int(newest["step"]) if newest else 0
+        # A rank may have saved a step and died before anybody else had committed it.
+        committed = max(committed, step)
         self.log(f"no copy of the state lives: back to step {step} from {committed}")
-        self.begin_recovery("checkpoint_rollback", "checkpoint", committed, step + 1, replaced)
+        self.begin_recovery(committed, step, replaced, from_checkpoint=True)
         for worker in state.members():
             worker.committed_step = None
         source = "checkpoint" if newest else "initial"
@@ -192,76 +152,51 @@ class Turn:
 
     def begin_recovery(
         self,
-        mode: str,
-        state_source: str,
         committed: int,
-        resumed: int,
+        restored: int,
         replaced: dict[str, list[str]],
+        *,
+        from_checkpoint: bool = False,
     ) -> None:
+        """Notes the way out; one that broke under way goes on in it, and hides nothing of it."""
         state = self.state
-        failures = state.failures
-        earlier = state.recovery
+        failures, earlier = state.failures, state.recovery
+        if not failures and earlier is None:
+            return  # an epoch in which nobody had trained yet is formed again; nothing was lost
         for rank, pair in (earlier.replaced if earlier else {}).items():
-            # A recovery that broke under way: the rank came from where it was before both.
+            # The rank came from where it was before both.
             if rank in replaced:
                 replaced[rank] = [pair[0], replaced[rank][1]]
             elif state.workers[pair[1]].role == Role.MEMBER:
                 replaced[rank] = pair
-        first = min((failure.detected_at for failure in failures), default=self.now)
+        reason = earlier.reason if earlier is not None and not failures else ""
+        if from_checkpoint or (earlier is not None and earlier.mode == "checkpoint_rollback"):
+            mode, state_source = "checkpoint_rollback", "checkpoint"
+        elif replaced and not reason:
+            mode, state_source = "replica_rebuild", "replica"
+        else:
+            mode, state_source = "live_migration", "source_memory"
+        # A movement belongs to the failures of its from_epoch; an epoch that broke before anybody
+        # trained in it, and lost nobody, has none.
+        before = earlier.from_epoch if earlier else state.epoch
+        first = min(
+            (failure.detected_at for failure in failures),
+            default=earlier.detected_at if earlier else self.now,
+        )
         began = min((failure.last_seen for failure in failures), default=first)
         state.recovery = Recovery(
-            from_epoch=state.epoch,
+            from_epoch=max((failure.epoch for failure in failures), default=before),
             mode=mode,
             state_source=state_source,
             committed_step=committed,
-            resumed_step=resumed,
+            resumed_step=restored + 1,
             began_at=min(began, first),
             detected_at=first,
             decided_at=self.now,
             failure_ids=[failure.failure_id for failure in failures],
             replaced=replaced,
+            reason=reason,
         )
-
-    def issue(
-        self,
-        *,
-        source: str,
-        donors: list[Worker],
-        committed_step: int,
-        checkpoint: dict[str, object] | None = None,
-    ) -> None:
-        """Tells every member its rank in the next epoch and where its state comes from."""
-        state = self.state
-        state.epoch += 1
-        state.phase = Phase.REGROUPING
-        offered = [
-            {"name": donor.name, "endpoint": donor.transfer}
-            for donor in donors
-            if donor.role in (Role.MEMBER, Role.RETIRING)
-        ]
-        for rank, name in sorted(state.ranks.items(), key=lambda item: int(item[0])):
-            worker = state.workers[name]
-            holds = worker.committed_step == committed_step and source in ("peers", "initial")
-            worker.joined = False
-            worker.finished = False
-            worker.boundary = False
-            worker.pause_reply = None
-            self.tell(
-                worker,
-                {
-                    "op": "epoch",
-                    "epoch": state.epoch,
-                    "rank": int(rank),
-                    "world_size": state.config.world_size,
-                    "committed_step": committed_step,
-                    "source": "own" if holds else source,
-                    "donors": offered,
-                    "checkpoint": checkpoint,
-                },
-            )
-        state.highest_step = state.committed_step = committed_step
-        state.progress_step = min(state.progress_step, committed_step)
-        self.log(f"epoch {state.epoch} issued at step {committed_step}, state from {source}")
 
     def joined(self) -> None:
         """Every member stands in the new epoch with the same state: training goes on."""
@@ -277,10 +212,23 @@ class Turn:
             )
         for worker in state.workers.values():
             if worker.role == Role.MEMBER:
+                worker.received = None
                 self.tell(worker, {"op": "go", "epoch": state.epoch})
             elif worker.role == Role.RETIRING:
+                worker.committed_step = None  # what it holds is the past from now on
                 self.tell(worker, {"op": "retire"})
+        self.forget_the_dead()
         self.decide()
+
+    def forget_the_dead(self) -> None:
+        """A long run replaces many; the slot's newest incarnation is enough to fence them."""
+        state = self.state
+        state.workers = {
+            name: worker
+            for name, worker in state.workers.items()
+            if worker.role != Role.GONE
+            or worker.incarnation >= state.incarnations.get(worker.slot, 0)
+        }
 
     # -- planned moves ----------------------------------------------------------------------
 
@@ -309,26 +257,37 @@ class Turn:
                 worker.pause_reply = None
                 self.tell(worker, {"op": "pause", "epoch": self.state.epoch})
 
-    def agree_on_boundary(self) -> None:
-        """All members have named the boundary they stop at: the latest of them holds for all."""
-        members = self.state.members()
-        replies = [worker.pause_reply for worker in members if worker.pause_reply is not None]
-        if len(replies) == self.state.config.world_size:
-            for worker in members:
-                self.tell(
-                    worker,
-                    {"op": "pause_at", "epoch": self.state.epoch, "step": max(replies)},
-                )
+    def agreed_boundary(self) -> int | None:
+        """The latest of the boundaries that all members have named; None while one is missing."""
+        replies = [worker.pause_reply for worker in self.state.members()]
+        if len(replies) < self.state.config.world_size:
+            return None
+        named = [reply for reply in replies if reply is not None]
+        return max(named) if len(named) == len(replies) else None
+
+    def tell_boundary(self) -> None:
+        """All members stop at the same boundary, which is the latest that one of them named."""
+        if (step := self.agreed_boundary()) is not None:
+            for worker in self.state.members():
+                self.tell(worker, {"op": "pause_at", "epoch": self.state.epoch, "step": step})
 
     def planned_epoch(self) -> None:
         state = self.state
         members = state.members()
         if any(not worker.boundary for worker in members):
             return
+        committed = max(worker.committed_step or 0 for worker in members)
+        behind = [worker for worker in members if worker.committed_step != committed]
+        if behind:
+            # Its last step became void, and its word of that was lost with its line.
+            cause = {"kind": "fabric", "code": None, "detail": "its last step became void"}
+            self.record(behind[0], state.rank_of(behind[0].name), cause, "coordinator")
+            state.phase = Phase.UNWINDING
+            self.next_epoch()
+            return
         moves = self.wanted_moves()
         replaced: dict[str, list[str]] = {}
         donors = []
-        committed = max(worker.committed_step or 0 for worker in members)
         for move, spare in zip(moves, state.ready_spares(), strict=False):
             old = state.workers[move.worker]
             rank = state.rank_of(old.name)
@@ -337,19 +296,40 @@ class Turn:
             replaced[str(rank)] = [old.name, spare.name]
             self.seat(rank, spare)
             donors.append(old)
-        self.begin_recovery("live_migration", "source_memory", committed, committed + 1, replaced)
-        if state.recovery is not None and moves:
-            state.recovery.reason = moves[0].reason
-            state.recovery.began_at = state.recovery.detected_at = self.now
+        if moves:
+            self.begin_move(committed, replaced, moves[0].reason)
+        else:
+            self.log("the spare for the move is gone: the same members go on")
         state.moves = [move for move in state.moves if move not in moves]
         self.issue(source="peers", donors=donors, committed_step=committed)
+
+    def begin_move(self, committed: int, replaced: dict[str, list[str]], reason: str) -> None:
+        self.state.recovery = Recovery(
+            from_epoch=self.state.epoch,
+            mode="live_migration",
+            state_source="source_memory",
+            committed_step=committed,
+            resumed_step=committed + 1,
+            began_at=self.now,
+            detected_at=self.now,
+            decided_at=self.now,
+            failure_ids=[],
+            replaced=replaced,
+            reason=reason,
+        )
 
     # -- the end ----------------------------------------------------------------------------
 
     def stop(self, outcome: str, by: str) -> None:
+        """Ends the run, once; what had failed until then is reported even so."""
         state = self.state
+        if state.phase == Phase.FINISHED:
+            return
         state.phase = Phase.FINISHED
         state.outcome = outcome
+        for failure in state.failures:
+            if not failure.reported:
+                reports.failed(state, failure, max(self.known_step(), state.highest_step))
         reports.finished(state, outcome, by)
         for worker in state.workers.values():
             if worker.role != Role.GONE:

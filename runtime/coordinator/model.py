@@ -7,7 +7,7 @@ monotonic clock (`now`) and mean nothing after a restart of its host.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -81,6 +81,7 @@ class Failure:
     detected_at: float
     last_seen: float
     reported: bool = False
+    committed_step: int = 0  # as reported; it may not be talked away afterwards
 
 
 @dataclass
@@ -135,8 +136,32 @@ class State:
     events: list[dict[str, Any]] = field(default_factory=list)  # not yet certain in the outbox
     outcome: str = ""
 
+    def copy(self) -> State:
+        """One that can be changed without changing this; what lies deeper is never edited."""
+        return replace(
+            self,
+            ranks=dict(self.ranks),
+            workers={name: replace(worker) for name, worker in self.workers.items()},
+            incarnations=dict(self.incarnations),
+            suspect_nodes=list(self.suspect_nodes),
+            failures=[replace(failure) for failure in self.failures],
+            moves=[replace(move) for move in self.moves],
+            recovery=replace(self.recovery) if self.recovery else None,
+            checkpoints=list(self.checkpoints),
+            user_errors=dict(self.user_errors),
+            events=list(self.events),
+        )
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Shares what it can with this state: to be written out at once, not to be kept."""
+        return {
+            **vars(self),
+            "config": vars(self.config),
+            "workers": {name: vars(worker) for name, worker in self.workers.items()},
+            "failures": [vars(failure) for failure in self.failures],
+            "moves": [vars(move) for move in self.moves],
+            "recovery": vars(self.recovery) if self.recovery else None,
+        }
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> State:

@@ -37,7 +37,7 @@ def started(state: State, framework: str, gpu_model: str | None) -> None:
 
 
 def failed(state: State, failure: Failure, committed_step: int) -> None:
-    failure.reported = True
+    failure.reported, failure.committed_step = True, committed_step
     push(
         state,
         f"failure/{failure.failure_id}",
