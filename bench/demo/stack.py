@@ -82,8 +82,13 @@ class Stack:
 
     def stop(self) -> None:
         # Agents first: they end their runs, and deliver what is left while the web server lives.
-        for name in sorted(self.programs, key=lambda name: not name.startswith("node-")):
-            self.programs[name].stop(STOP_SECONDS)
+        agents = [each for name, each in self.programs.items() if name.startswith("node-")]
+        others = [each for each in self.programs.values() if each not in agents]
+        for together in (agents, others):
+            for program in together:
+                program.ask_to_stop()
+            for program in together:
+                program.stop(STOP_SECONDS)
         self.programs.clear()
 
     def _await_web(self) -> None:

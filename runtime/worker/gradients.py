@@ -120,6 +120,10 @@ class SharedBuffers:
     def wait(self) -> bool:
         return wait_all(self._pending)
 
+    def renew(self) -> None:
+        """Takes fresh memory for the wire."""
+        self._groups = [(group, torch.zeros_like(flat)) for group, flat in self._groups]
+
     @torch.no_grad()
     def adopt(self) -> None:
         for group, flat in self._groups:
@@ -204,6 +208,9 @@ class Reducer:
         self._armed = False
         self._pending = []
         if not whole:
+            # A collective that was given up may still hold the old memory, so it is not used again.
+            self._buffers = [torch.zeros_like(buffer) for buffer in self._buffers]
+            self._shared.renew()
             return False
         self._shared.adopt()
         for bucket, buffer in zip(self.plan.buckets, self._buffers, strict=True):
