@@ -90,6 +90,7 @@ def _resume(turn: Turn, worker: Worker, body: dict[str, Any]) -> None:
     elif body.get("epoch", 0) < state.epoch and not worker.boundary:
         # The epoch's order was lost: it stands where it stood when that was decided.
         turn.unwind(f"{worker.name} did not hear of it")
+        turn.tell(worker, {"op": "abort", "epoch": state.epoch})  # in case it hears of it yet
         worker.boundary = True
         worker.committed_step = body.get("committed_step")
         turn.decide()

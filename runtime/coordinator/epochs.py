@@ -163,12 +163,8 @@ class Turn(Acts):
         failures, earlier = state.failures, state.recovery
         if not failures and earlier is None:
             return  # an epoch in which nobody had trained yet is formed again; nothing was lost
-        for rank, pair in (earlier.replaced if earlier else {}).items():
-            # The rank came from where it was before both.
-            if rank in replaced:
-                replaced[rank] = [pair[0], replaced[rank][1]]
-            elif state.workers[pair[1]].role == Role.MEMBER:
-                replaced[rank] = pair
+        if earlier is not None:
+            self.add_earlier_moves(earlier, replaced)
         reason = earlier.reason if earlier is not None and not failures else ""
         if from_checkpoint or (earlier is not None and earlier.mode == "checkpoint_rollback"):
             mode, state_source = "checkpoint_rollback", "checkpoint"
@@ -197,6 +193,17 @@ class Turn(Acts):
             replaced=replaced,
             reason=reason,
         )
+
+    def add_earlier_moves(self, earlier: Recovery, replaced: dict[str, list[str]]) -> None:
+        """What the broken recovery had moved counts: a rank came from where it was before both."""
+        for rank, (old, new) in earlier.replaced.items():
+            holder = self.state.workers[new]
+            # One that lagged, and whose sources died before it had received, was not moved.
+            moved = old != new or holder.committed_step == earlier.resumed_step - 1
+            if rank in replaced:
+                replaced[rank] = [old, replaced[rank][1]]
+            elif moved and holder.role == Role.MEMBER:
+                replaced[rank] = [old, new]
 
     def joined(self) -> None:
         """Every member stands in the new epoch with the same state: training goes on."""

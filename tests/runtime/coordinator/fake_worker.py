@@ -226,7 +226,9 @@ class FakeWorker:
         moves = []
         if cluster.all_building(self.epoch):
             moves.append("join")
-        if self.over() or (cluster.up and self.built_under != cluster.generation):
+        # The rendezvous forgets with its process, and answers for its current epoch only.
+        cut = self.built_under != cluster.generation or self.epoch < cluster.state.epoch
+        if self.over() or (cluster.up and cut):
             moves.append("give_up")
         return moves
 

@@ -70,6 +70,7 @@ class Cluster:
         self.commits: set[tuple[int, int]] = set()  # (epoch, step) committed by anybody
         self.returned: list[tuple[int, int]] = []  # ranks whose script went past its loop
         self.bad_checkpoints: set[str] = set()
+        self.raised = False
         self.pids = 1000
         self.messages = self.plays = 0
         self.heard: list[str] = []
@@ -327,6 +328,23 @@ class Cluster:
 
     def member(self, rank: int) -> FakeWorker | None:
         return self.processes.get(self.state.ranks.get(str(rank), ""))
+
+    def trainer(self, rank: int) -> FakeWorker:
+        """The process that trains as this rank, whatever the coordinator knows of it."""
+        return next(
+            each
+            for each in self.processes.values()
+            if each.rank == rank and each.stage in ("between", "in_step")
+        )
+
+    def trained(self, step: int) -> bool:
+        """Whether all ranks train, beyond this step."""
+        stages = [
+            each.rank
+            for each in self.processes.values()
+            if each.stage in ("between", "in_step") and each.committed >= step
+        ]
+        return sorted(stages) == list(range(self.size))
 
     def kill(self, process: FakeWorker | None, status: int = -9) -> None:
         if process is not None and process.alive:

@@ -27,7 +27,27 @@ FAULT = st.one_of(
     st.tuples(st.just("migrate"), RANKS),
     st.tuples(st.just("tick"), st.integers(1, 10)),
     st.tuples(st.just("kill all")),
+    st.tuples(st.just("break"), RANKS),
+    st.tuples(st.just("raise"), RANKS),
+    st.tuples(st.just("finding")),
+    st.tuples(st.just("spoil")),
 )
+SHAPES = st.sampled_from(
+    [
+        (4, {"n0": 2, "n1": 2, "n2": 2}),
+        (4, {"n0": 1, "n1": 5}),
+        (2, {"n0": 2, "n1": 3}),
+        (1, {"n0": 1, "n1": 1}),
+        (3, {"n0": 0, "n1": 3}),
+    ]
+)
+FINDING = {
+    "finding_id": "f",
+    "state": "opened",
+    "severity": "failing",
+    "memory": "readable",
+    "check": "thermal",
+}
 SCRIPTS = st.lists(st.one_of(PLAY, SINGLE, FAULT), max_size=40)
 
 
@@ -45,7 +65,7 @@ def strike(cluster: Cluster, instruction: tuple[Any, ...]) -> None:
             if ready:
                 hit(cluster, fault, ready[number % len(ready)])
         case ("cut node", number):
-            node = list(cluster.nodes.values())[number]
+            node = list(cluster.nodes.values())[number % len(cluster.nodes)]
             node.connected = False
             node.up.clear()
             node.down.clear()
@@ -53,6 +73,22 @@ def strike(cluster: Cluster, instruction: tuple[Any, ...]) -> None:
             cluster.crash_at = (cluster.messages + ahead, how)
         case ("migrate", rank):
             cluster.hear("migrate", {"rank": rank, "reason": "drill"})
+        case ("break", rank):
+            # A collective fails on its own, with nobody lost.
+            member = cluster.member(rank)
+            if member is not None and member.stage == "in_step":
+                cluster.broken.add(member.epoch)
+        case ("raise", rank):
+            member = cluster.member(rank)
+            if member is not None and member.stage == "in_step" and not cluster.raised:
+                cluster.raised = True
+                cluster.kill(member, status=1)
+        case ("finding",):
+            # n0 alone, so that enough sound slots are left.
+            if cluster.nodes["n0"].connected:
+                cluster.nodes["n0"].up.append({"op": "finding", "finding": FINDING})
+        case ("spoil",):
+            cluster.bad_checkpoints |= {each["path"] for each in cluster.state.checkpoints[-1:]}
         case ("tick", count):
             for _ in range(count):
                 cluster.tick()
@@ -88,10 +124,13 @@ def finish(cluster: Cluster) -> None:
     cluster.check_books()
 
 
-@settings(deadline=None, max_examples=400)
-@given(SCRIPTS)
-def test_when_faults_stop_the_run_ends_and_its_books_are_true(script: list[tuple[Any, ...]]):
-    cluster = Cluster()
+@settings(deadline=None, max_examples=200)
+@given(SHAPES, SCRIPTS)
+def test_when_faults_stop_the_run_ends_and_its_books_are_true(
+    shape: tuple[int, dict[str, int]], script: list[tuple[Any, ...]]
+):
+    ranks, slots = shape
+    cluster = Cluster(ranks, slots)
 
     for instruction in script:
         strike(cluster, instruction)
