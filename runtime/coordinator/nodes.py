@@ -119,7 +119,7 @@ def on_probe(turn: Turn, body: dict[str, Any]) -> None:
     worker = turn.state.workers.get(body["worker"])
     if worker is None or worker.role == Role.GONE:
         return
-    if body["state"] not in ("T", "t", "D"):
+    if body["state"] not in ("T", "D"):
         worker.stopped_at = None
         return
     worker.stopped_at = worker.stopped_at if worker.stopped_at is not None else turn.now
