@@ -124,7 +124,7 @@ def finish(cluster: Cluster) -> None:
     cluster.check_books()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=300)
 @given(SHAPES, SCRIPTS)
 def test_when_faults_stop_the_run_ends_and_its_books_are_true(
     shape: tuple[int, dict[str, int]], script: list[tuple[Any, ...]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -69,11 +70,16 @@ def test_the_scenario_without_a_restart():
     assert end(play(None)) == UNDISTURBED
 
 
-@pytest.mark.parametrize("how", ["before", "journaled", "after"])
-def test_a_restart_at_every_message_ends_the_same(how: str):
-    number = 0
-    while True:
-        number += 1
+@pytest.mark.parametrize(
+    ("how", "first", "stride"),
+    [
+        ("journaled", 1, 1),  # the worst of them: decided, written, and nobody told
+        ("before", 1, 3),
+        ("after", 2, 3),
+    ],
+)
+def test_a_restart_at_every_message_ends_the_same(how: str, first: int, stride: int):
+    for number in itertools.count(first, stride):
         cluster = play((number, how))
         if cluster.generation == 0:
             break  # the run ended before it had as many messages
