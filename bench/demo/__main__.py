@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 import signal
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -128,9 +129,11 @@ class Demo:
 
     def _happened(self) -> list[str]:
         path = outbox_path(self.plan)
-        if not path.exists():
-            return []
-        return [line for event in read_events(path) if (line := _in_words(event))]
+        try:
+            events = read_events(path)
+        except sqlite3.OperationalError:
+            return []  # its coordinator has not made it yet
+        return [line for event in events if (line := _in_words(event))]
 
     def _is_finished(self, happened: list[str]) -> bool:
         return bool(happened) and happened[-1].startswith("the run is")
@@ -190,6 +193,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     demo = None
     try:
+        if port and not port.isdigit():
+            raise UsageError(f"PORT is a number such as 8000, not {port!r}")
         demo = Demo(console, int(port) if port else None)
         result = demo.run()
         fresh = demo.var_dir / "demo.json.new"

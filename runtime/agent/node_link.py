@@ -60,7 +60,10 @@ class NodeLink:
             thread.join()
 
     def is_alive(self) -> bool:
-        return not self._over.is_set()
+        """Whether something is left to do, such as what scripts do behind a completed loop."""
+        if not self._over.is_set():
+            return True
+        return self.outcome == "completed" and bool(self._supervisor.live())
 
     def wait_over(self, timeout_seconds: float) -> bool:
         """Whether the coordinator said that the run is over, waiting at most this long."""
@@ -142,6 +145,10 @@ class NodeLink:
         while True:
             news = self._supervisor.news.get()
             if news["op"] == "closed":
+                if not self._stopping.is_set():
+                    # Without it no worker can be started here; whoever started us has to know.
+                    self.outcome = self.outcome or "failed"
+                    self._over.set()
                 return
             if news["op"] == "exited":
                 self._send(

@@ -44,6 +44,8 @@ class Supervisor:
 
     def start(self) -> None:
         self._logs.mkdir(parents=True, exist_ok=True)
+        if account := self._account():
+            os.chown(self._logs, account["user"], account["group"], follow_symlinks=False)
         environment = {
             # A worker has no use for the agent's own secrets.
             **{k: v for k, v in os.environ.items() if not k.startswith("UNBROKEN_AGENT_")},

@@ -272,7 +272,10 @@ def run_server(
         outbox_path or folder / "outbox.db", coordinator_source(config.cluster, config.run)
     )
     try:
-        return asyncio.run(Server(folder, config, token, outbox).serve(host, port))
+        outcome = asyncio.run(Server(folder, config, token, outbox).serve(host, port))
+        # The run's source says that nothing follows, so that its silence blocks no contract year.
+        outbox.seal()
+        return outcome
     finally:
         outbox.close()
 

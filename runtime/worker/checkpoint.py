@@ -29,6 +29,19 @@ def save(folder: Path, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
     work = folder / f".{final.name}.{os.getpid()}"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
+    try:
+        digest = _write(work, snapshot, epoch)
+        shutil.rmtree(final, ignore_errors=True)
+        work.replace(final)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    _sync(folder)
+    return {"step": step, "path": str(final), "digest": digest}
+
+
+def _write(work: Path, snapshot: Snapshot, epoch: int) -> str:
+    """Tensors and manifest into a folder that nobody reads yet; returns the digest."""
+    step = snapshot.tree["committed_step"]
     tensors = {f"{index:06d}": tensor for index, tensor in enumerate(snapshot.tensors)}
     dcp.save(tensors, storage_writer=FileSystemWriter(work / "tensors"), no_dist=True)
     digest = snapshot.digest()
@@ -37,10 +50,7 @@ def save(folder: Path, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
         json.dump(manifest, file)
         file.flush()
         os.fsync(file.fileno())
-    shutil.rmtree(final, ignore_errors=True)
-    work.replace(final)
-    _sync(folder)
-    return {"step": step, "path": str(final), "digest": digest}
+    return digest
 
 
 def load(path: Path, digest: str) -> Snapshot:
@@ -62,6 +72,9 @@ def prune(folder: Path) -> None:
     whole = sorted(path for path in folder.glob("step_*") if (path / "manifest.json").exists())
     for path in whole[:-KEEP]:
         shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".step_*"):
+        if not Path(f"/proc/{path.name.rpartition('.')[2]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:
@@ -79,7 +92,6 @@ class Saver:
         self._folder = folder
         self._on_saved = on_saved
         self._thread: threading.Thread | None = None
-        self.error: BaseException | None = None
 
     def begin(self, snapshot: Snapshot, epoch: int) -> None:
         """`snapshot` must be a copy; waits for the checkpoint before it."""
@@ -93,9 +105,8 @@ class Saver:
         try:
             self._on_saved(save(self._folder, snapshot, epoch))
             prune(self._folder)
-        except OSError as error:
-            # A full disk must not end the run: the last checkpoint stands, and this is said once.
-            self.error = error
+        except (OSError, dcp.api.CheckpointException) as error:
+            # A full disk must not end the run: the last checkpoint stands.
             print(f"unbroken: checkpoint not written: {error}", flush=True)
 
     def wait(self) -> None:

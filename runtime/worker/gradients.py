@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime.errors import UsageError
 from runtime.worker.group import Sum
 
 BUCKET_BYTES = 4 << 20
+# Gloo sums no 16-bit integers (torch 2.13).
+_UNSENDABLE = (torch.int16,)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,11 @@ class SharedBuffers:
         self._launch = launch
         self._groups: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         for dtype in sorted({buffer.dtype for buffer in buffers}, key=str):
+            if dtype in _UNSENDABLE:
+                raise UsageError(
+                    f"the model has a buffer of {dtype}, which collectives do not carry: use "
+                    "int32, or register it with persistent=False if ranks may differ in it"
+                )
             group = [buffer for buffer in buffers if buffer.dtype == dtype]
             wire = torch.uint8 if dtype == torch.bool else dtype
             size = sum(buffer.numel() for buffer in group)
@@ -162,10 +170,8 @@ class Reducer:
         self._missing: list[int] = []
         self._pending: list[Sum] = []
         self._armed = False
-        self._handles = [
+        for index, (_, parameter) in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
-            for index, (_, parameter) in enumerate(self.parameters)
-        ]
 
     def begin_step(self) -> None:
         """Forgets the step before; the next backward's gradients travel."""
@@ -180,6 +186,11 @@ class Reducer:
             if not self._armed:
                 return
             self._missing[number] -= 1
+            if self._missing[number] < 0:
+                raise UsageError(
+                    "a parameter's gradient came twice in one step: add up the losses and call "
+                    "backward once before run.commit"
+                )
             # Buckets start in plan order only: every rank must issue the same sequence.
             while len(self._pending) < len(self._missing) and not self._missing[len(self._pending)]:
                 self._start(len(self._pending))
@@ -225,7 +236,3 @@ class Reducer:
                     parameter.grad.copy_(flat)
                 offset += parameter.numel()
         return True
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()

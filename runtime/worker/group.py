@@ -67,6 +67,7 @@ class ReplaceableGroup:
         self._broken_at = 0.0
         self._lock = threading.Lock()
         self._before: frozenset[str] = frozenset()
+        self._sockets: set[str] = set()  # those of the inner group
         self._store: EpochStore | None = None
         self._building = False
         self._stuck: list[dist.Work] = []
@@ -107,12 +108,14 @@ class ReplaceableGroup:
             if self._error is not None:
                 raise StepVoid(f"epoch {epoch} broke while its group was built")
             self._inner = inner
+            self._sockets = set(open_sockets()) - self._before - self._own_sockets()
             self.detached = False
             self.epoch, self.rank, self.size = epoch, rank, size
 
     def _construct(self, store: EpochStore, rank: int, size: int) -> Any:
         """In a thread of its own: a member that dies in between can leave the others waiting."""
         made: list[Any] = []
+        failed: list[BaseException] = []
         done = threading.Event()
 
         def make() -> None:
@@ -123,7 +126,8 @@ class ReplaceableGroup:
             try:
                 made.append(gloo(store, rank, size, options))
             except (RuntimeError, StepVoid) as error:
-                self.break_up(error)
+                # Told to the caller only: by now another epoch's group may be in place.
+                failed.append(error)
             finally:
                 done.set()
 
@@ -132,6 +136,8 @@ class ReplaceableGroup:
             if self._is_hopeless():
                 break
         if not made:
+            error = failed[0] if failed else StepVoid("its members did not all come")
+            self.break_up(error)
             raise StepVoid(f"the group could not be formed: {self._error}")
         return made.pop()
 
@@ -145,8 +151,10 @@ class ReplaceableGroup:
                 self._error, self._broken_at = error, time.monotonic()
             if self._building and self._store is not None:
                 self._store.close()
-            if self._inner is not None or self._building:
-                break_connected(self._own_sockets(), self._before)
+            if self._building:
+                break_connected(set(open_sockets()) - self._before - self._own_sockets())
+            elif self._inner is not None:
+                break_connected(self._sockets)
 
     def drop(self) -> None:
         """Lets go of the inner group, which closes its sockets; the training thread calls this."""
@@ -172,15 +180,22 @@ class ReplaceableGroup:
         while True:
             try:
                 work.wait(dt.timedelta(seconds=_GLANCE_SECONDS))
-            except RuntimeError as error:
+            except RuntimeError:
                 if work.is_completed():
-                    self.break_up(error)
-                    return False
+                    return self._verdict(work)  # it may have ended well just after the glance
                 if self._is_hopeless():
                     self._stuck.append(work)
                     return False
             else:
                 return True
+
+    def _verdict(self, work: dist.Work) -> bool:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            self.break_up(error)
+            return False
+        return True
 
     def _is_hopeless(self) -> bool:
         since = time.monotonic() - self._broken_at

@@ -203,7 +203,7 @@ class Run:
         return Committed(self.committed_step, float(loss.detach()), grad_norm)
 
     def _void(self) -> None:
-        """Puts back what the step changed: its gradients go, the buffers are those of its start."""
+        """Says that the step is void; what it changed is put back before the next one begins."""
         self._open = False
         self._membership.say_void()
         return None

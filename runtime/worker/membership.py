@@ -86,6 +86,8 @@ class Membership:
         self._link.send({"op": "void", "epoch": self.group.epoch, "error": error})
 
     def _saved(self, entry: dict[str, Any]) -> None:
+        facts = self._link.facts
+        facts.saved = [*facts.saved, entry][-checkpoint.KEEP :]
         self._link.send({"op": "saved", **entry})
 
     def _abort(self, epoch: int, reason: str) -> None:

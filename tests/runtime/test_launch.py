@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 SCRIPT = """
-import json, os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 import torch
 from runtime.worker import StepSampler, join
@@ -37,11 +37,14 @@ for batch in run.steps():
     if run.step == 6 and run.rank == 2 and sys.argv[2] == "fail" and not (out / "failed").exists():
         (out / "failed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[2] == "leave" and run.step == 4:
+        break
     if sys.argv[2] == "raise" and run.step == 4 and run.rank == 1:
         raise RuntimeError("a mistake of the user's")
     loss = model(batch).square().mean()
     scaler.scale(loss).backward()
     run.commit(loss)
+time.sleep(1.0)  # what a script does behind its loop is waited for
 (out / f"rank{run.rank}").write_text(f"{run.state_digest()} {scaler.get_scale() < 2.0**127}")
 """
 
@@ -83,6 +86,41 @@ def test_an_exception_of_the_script_fails_the_run_and_says_where_to_look(tmp_pat
     assert done.returncode == 1
     assert "run run: failed" in done.stdout
     assert "RuntimeError: a mistake of the user's" in done.stderr.splitlines()
+
+
+def test_a_loop_that_is_left_early_fails_the_run_instead_of_going_round(tmp_path: Path):
+    done = launch(tmp_path, "leave")
+
+    assert done.returncode == 1
+    assert "let the loop over run.steps() end" in done.stderr
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path):
+    (tmp_path / "run-again").mkdir()
+    (tmp_path / "run-again" / "journal").touch()
+
+    done = launch(tmp_path, "again")
+
+    assert done.returncode == 2
+    assert "holds another run already" in done.stderr
+
+
+def test_a_script_that_cannot_start_fails_the_run(tmp_path: Path):
+    script = tmp_path / "broken.py"
+    script.write_text("import nothing_of_that_name\n")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "runtime", "launch", "--nproc", "2", "--spares", "0"),
+            *("--folder", str(tmp_path / "run"), str(script)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "No module named 'nothing_of_that_name'" in done.stderr
 
 
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path):
