@@ -26,7 +26,7 @@ from runtime.coordinator.model import (
 )
 from runtime.coordinator.rendezvous import Rendezvous
 from runtime.errors import UsageError
-from runtime.outbox import Outbox
+from runtime.outbox import Outbox, OutboxError
 
 TICK_SECONDS = 0.05
 STATUS_SECONDS = 1.0
@@ -50,8 +50,12 @@ class Server:
         self._workers: dict[str, asyncio.StreamWriter] = {}
         self._nodes: dict[str, asyncio.StreamWriter] = {}
         self._over = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._restarted = known is not None
+        self._fatal: Exception | None = None
+        # Who has spoken to this process: after a restart at the end, the others are waited for.
+        self._met: set[str] = set()
+        self._is_farewell = False
+        self._is_closed = False
 
     # -- the loop ---------------------------------------------------------------------------
 
@@ -62,8 +66,11 @@ class Server:
                 self._connected, host, port, limit=lines.MAX_LINE_BYTES
             )
         except OSError as error:
+            # asyncio's own text of the error says the address twice.
+            known = (error.errno or 0) > 0
+            reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
             raise UsageError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; "
+                f"cannot listen on {host}:{port}: {reason}; "
                 "choose another --port or end what holds it"
             ) from error
         port = server.sockets[0].getsockname()[1]
@@ -77,8 +84,11 @@ class Server:
             if self.state.outcome:
                 self._over.set()
             await self._over.wait()
+            if self._fatal is not None:
+                raise UsageError(f"the coordinator can keep no record: {self._fatal}")
             await self._farewell()
         finally:
+            self._is_closed = True
             ticker.cancel()
             server.close()
             self._journal.close()
@@ -118,13 +128,31 @@ class Server:
             )
 
     async def _farewell(self) -> None:
+        """Waits until everybody has heard of the end and hung up, nodes last."""
         deadline = time.monotonic() + FAREWELL_SECONDS
-        while self._workers and time.monotonic() < deadline:
+        while self._scripts_at_work() or (self._awaited() and time.monotonic() < deadline):
             await asyncio.sleep(0.02)
+        deadline = time.monotonic() + FAREWELL_SECONDS
+        self._is_farewell = True
         for writer in self._nodes.values():
             _send(writer, {"op": "over", "outcome": self.state.outcome})
-        while self._nodes and time.monotonic() < deadline:
+        nodes = {worker.node for worker in self.state.workers.values()}
+        while (self._nodes or not nodes <= self._met) and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
+
+    def _scripts_at_work(self) -> bool:
+        """After its last step a script may have much to save; it is not hurried."""
+        members = {worker.name for worker in self.state.members()}
+        return self.state.outcome == "completed" and bool(members & self._workers.keys())
+
+    def _awaited(self) -> list[str]:
+        """Workers that have not hung up, or that this process has not met since it restarted."""
+        return [
+            worker.name
+            for worker in self.state.workers.values()
+            if worker.name in self._workers
+            or (worker.role != Role.GONE and worker.name not in self._met)
+        ]
 
     # -- decisions --------------------------------------------------------------------------
 
@@ -132,10 +160,19 @@ class Server:
         self, kind: str, body: dict[str, Any], via: asyncio.StreamWriter | None = None
     ) -> None:
         """One message through the rule: journal first, then events, then the actions."""
-        self.state, actions = decide(self.state, Message(kind, time.monotonic(), body))
-        if kind not in UNJOURNALED or self.state.events or _durable(actions):
-            self._journal.write(self.state)
-        self._append_events()
+        if self._is_closed or self._fatal is not None:
+            return
+        state, actions = decide(self.state, Message(kind, time.monotonic(), body))
+        try:
+            if kind not in UNJOURNALED or state.events or _durable(actions):
+                self._journal.write(state)
+            self.state = state
+            self._append_events()
+        except (OSError, OutboxError) as error:
+            # What cannot be remembered must not take effect: end, and be started again.
+            self._fatal = error
+            self._over.set()
+            return
         self._rendezvous.open(self.state.epoch)
         for action in actions:
             self._act(action, via)
@@ -169,7 +206,7 @@ class Server:
             hello = await _read(reader)
             if hello is None:
                 return
-            if not hmac.compare_digest(str(hello.get("token", "")), self._token):
+            if not hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode()):
                 _send(writer, {"op": "refused", "reason": "wrong token for this run"})
                 return
             match hello.get("op"):
@@ -181,7 +218,9 @@ class Server:
                     await self._serve_store(reader, writer)
                 case "ask":
                     self._answer(hello, writer)
-        except (ConnectionError, ValueError, KeyError, TypeError) as error:
+        except asyncio.CancelledError:
+            return  # the process ends
+        except (ConnectionError, ValueError, KeyError, TypeError, RecursionError) as error:
             print(f"a connection was closed: {error!r}", file=sys.stderr, flush=True)
         finally:
             writer.close()
@@ -193,8 +232,9 @@ class Server:
         if (old := self._workers.get(name)) is not None:
             old.close()
         self._workers[name] = writer
-        self.hear("hello", hello, writer)
         try:
+            self.hear("hello", hello, writer)
+            self._met.add(name)
             while (message := await _read(reader)) is not None:
                 self.hear(str(message.pop("op")), {**message, "worker": name}, writer)
         finally:
@@ -207,8 +247,11 @@ class Server:
     ) -> None:
         node = str(hello["node"])
         self._nodes[node] = writer
-        self.hear("node", hello, writer)
         try:
+            self.hear("node", hello, writer)
+            self._met.add(node)
+            if self._is_farewell:
+                _send(writer, {"op": "over", "outcome": self.state.outcome})
             while (message := await _read(reader)) is not None:
                 self.hear(str(message.pop("op")), {**message, "node": node}, writer)
         finally:
