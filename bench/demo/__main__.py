@@ -87,8 +87,11 @@ class Demo:
             from config.embedded import join
 
             join(self.place, services=self.services)
+        stack.tick()
         stack.migrate()
+        stack.tick()
         access = prepare(plan.run)
+        stack.tick()
         self.view.say("Starting the web server, a Celery worker and beat")
         stack.start_service()
         self.view.say(f"Starting {len(NODES)} node agents")
@@ -156,6 +159,10 @@ class Demo:
         print_(f"digest {result['digest']}, {result['seconds']} s in all")
         print_(f"open {result['address']} as {access.username} with {access.password}")
 
+    def interrupt(self, *_: object) -> None:
+        self.stack.is_interrupted = True
+        raise KeyboardInterrupt
+
     def stop(self) -> None:
         self.stack.stop()
         if self.place is not None:
@@ -196,6 +203,7 @@ def main() -> int:
         if port and not port.isdigit():
             raise UsageError(f"PORT is a number such as 8000, not {port!r}")
         demo = Demo(console, int(port) if port else None)
+        signal.signal(signal.SIGINT, demo.interrupt)
         result = demo.run()
         fresh = demo.var_dir / "demo.json.new"
         fresh.write_text(json.dumps(result, indent=2) + "\n")

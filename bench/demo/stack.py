@@ -29,6 +29,7 @@ class Stack:
         self.folder = folder
         self.port = _free_port() if port is None else _checked(port)
         self.programs: dict[str, KeptProgram] = {}
+        self.is_interrupted = False
         self._user = pwd.getpwuid(os.geteuid()).pw_name
 
     @property
@@ -69,7 +70,13 @@ class Stack:
         self.programs[name] = program
 
     def tick(self) -> None:
-        """Starts again what died, and writes down who is who for those who look from outside."""
+        """Starts again what died, and writes down who is who for those who look from outside.
+
+        Raises KeyboardInterrupt once Ctrl-C was pressed: Python loses the exception where it
+        strikes inside a callback or a destructor.
+        """
+        if self.is_interrupted:
+            raise KeyboardInterrupt
         for program in self.programs.values():
             program.tick()
             if program.state in ("failed", "finished"):
