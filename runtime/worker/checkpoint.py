@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -12,21 +13,36 @@ from typing import Any
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
 
 from runtime.errors import CheckpointInvalid
 from runtime.worker.state import Snapshot
 
 KEEP = 2
+_NUMBER = re.compile(r"\d+")
 
 
 def save(folder: Path, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
     """Writes step_N/ with tensors and manifest.json; it appears whole or not at all.
+
+    Raises OSError where the disk refuses; checkpoints that were there before stay as they are.
 
     The name carries the epoch, so that a replaced worker cannot overwrite what a later epoch saved.
     """
     step = snapshot.tree["committed_step"]
     final = folder / f"step_{step:09d}.epoch_{epoch}"
     work = folder / f".{final.name}.{os.getpid()}"
+    try:
+        return _write(folder, work, final, snapshot, epoch)
+    except CheckpointException as error:
+        # A BaseException of torch's, around whatever went wrong.
+        raise OSError(f"{final} could not be written: {error}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _write(folder: Path, work: Path, final: Path, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
+    step = snapshot.tree["committed_step"]
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     tensors = {f"{index:06d}": tensor for index, tensor in enumerate(snapshot.tensors)}
@@ -50,7 +66,7 @@ def load(path: Path, digest: str) -> Snapshot:
         snapshot = Snapshot.empty_like_header(manifest["header"])
         tensors = {f"{index:06d}": tensor for index, tensor in enumerate(snapshot.tensors)}
         dcp.load(tensors, storage_reader=FileSystemReader(path / "tensors"), no_dist=True)
-    except (OSError, ValueError, KeyError, dcp.api.CheckpointException) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, CheckpointException) as error:
         raise CheckpointInvalid(f"{path} cannot be read: {error}") from error
     if snapshot.digest() != digest:
         raise CheckpointInvalid(f"{path} does not have the digest of its manifest")
@@ -59,9 +75,13 @@ def load(path: Path, digest: str) -> Snapshot:
 
 def prune(folder: Path) -> None:
     """Keeps the newest checkpoints; older ones go, and what a killed process left half-written."""
-    whole = sorted(path for path in folder.glob("step_*") if (path / "manifest.json").exists())
+    whole = [path for path in folder.glob("step_*") if (path / "manifest.json").exists()]
+    whole.sort(key=lambda path: [int(number) for number in _NUMBER.findall(path.name)])
     for path in whole[:-KEEP]:
         shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(".step_*"):
+        if not Path(f"/proc/{path.name.rpartition('.')[2]}").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:

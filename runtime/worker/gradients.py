@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from runtime.errors import UsageError
 from runtime.worker.group import Sum
 
 BUCKET_BYTES = 4 << 20
@@ -156,6 +157,7 @@ class Reducer:
         }
         self._shared = SharedBuffers(buffers, launch)
         self._missing: list[int] = []
+        self._seen: set[int] = set()
         self._pending: list[Sum] = []
         self._armed = False
         self._handles = [
@@ -166,6 +168,7 @@ class Reducer:
     def begin_step(self) -> None:
         """Forgets the step before; the next backward's gradients travel."""
         self._missing = [len(bucket.indices) for bucket in self.plan.buckets]
+        self._seen = set()
         self._pending = []
         self._armed = True
 
@@ -183,6 +186,13 @@ class Reducer:
         def ready(_parameter: torch.Tensor) -> None:
             if not self._armed:
                 return
+            if index in self._seen:
+                # Its bucket may be under way already; what this adds would silently be left out.
+                raise UsageError(
+                    f"{self.parameters[index][0]} got a second gradient in one step: call "
+                    "backward once a batch, on the sum of its losses"
+                )
+            self._seen.add(index)
             self._missing[number] -= 1
             # Buckets start in plan order only: every rank must issue the same sequence.
             while len(self._pending) < len(self._missing) and not self._missing[len(self._pending)]:

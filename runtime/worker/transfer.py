@@ -9,6 +9,7 @@ text "index:offset:" and the body, so a chunk in the wrong place does not pass.
 
 from __future__ import annotations
 
+import hmac
 import json
 import queue
 import socket
@@ -80,12 +81,13 @@ class Donor:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 hello = line.receive(_IO_SECONDS)
-                if hello is None or hello.get("token") != self._token:
+                token = "" if hello is None else str(hello.get("token"))
+                if hello is None or not hmac.compare_digest(token.encode(), self._token.encode()):
                     return
                 while (request := line.receive(None)) is not None:
                     if not self._answer(connection, int(hello["epoch"]), request):
                         return
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
             return  # the receiver sees the closed line and takes another donor
 
     def _answer(self, connection: socket.socket, epoch: int, request: dict[str, Any]) -> bool:
@@ -205,7 +207,7 @@ def _first_header(sources: list[_Source], troubles: list[str]) -> tuple[Snapshot
         try:
             header = json.loads(source.ask({"op": "header"}, b"", None))
             return Snapshot.empty_like_header(header), source
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             troubles.append(f"{source.name}: {error}")
     raise TransferFailed("no donor answers: " + "; ".join(troubles))
 
