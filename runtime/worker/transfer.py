@@ -26,6 +26,8 @@ from runtime.worker.state import Snapshot
 
 CHUNK_BYTES = 4 << 20
 _FRAME = struct.Struct("!II")
+# A length that arrived damaged must not take all the memory there is.
+_MAX_HEADER_BYTES = 256 << 20
 # Bounds one read of at most one chunk: three orders above what a slow link needs for it.
 _IO_SECONDS = 10.0
 
@@ -138,6 +140,8 @@ class _Source:
         length, crc = _FRAME.unpack(self._exactly(_FRAME.size, None))
         if into is not None and length != len(into):
             raise ValueError(f"{self.name} sent {length} bytes for a chunk of {len(into)}")
+        if length > _MAX_HEADER_BYTES:
+            raise ValueError(f"{self.name} announced {length} bytes")
         body = self._exactly(length, into)
         if zlib.crc32(into if into is not None else body, zlib.crc32(salt)) != crc:
             raise ValueError(f"a chunk from {self.name} arrived damaged")
