@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable
@@ -12,36 +13,38 @@ from typing import Any
 
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
 
 from runtime.errors import CheckpointInvalid
 from runtime.worker.state import Snapshot
 
 KEEP = 2
+_NUMBER = re.compile(r"\d+")
 
 
 def save(folder: Path, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
     """Writes step_N/ with tensors and manifest.json; it appears whole or not at all.
+
+    Raises OSError where the disk refuses; checkpoints that were there before stay as they are.
 
     The name carries the epoch, so that a replaced worker cannot overwrite what a later epoch saved.
     """
     step = snapshot.tree["committed_step"]
     final = folder / f"step_{step:09d}.epoch_{epoch}"
     work = folder / f".{final.name}.{os.getpid()}"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
     try:
-        digest = _write(work, snapshot, epoch)
-        shutil.rmtree(final, ignore_errors=True)
-        work.replace(final)
+        return _write(folder, work, final, snapshot, epoch)
+    except CheckpointException as error:
+        # A BaseException of torch's, around whatever went wrong.
+        raise OSError(f"{final} could not be written: {error}") from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    _sync(folder)
-    return {"step": step, "path": str(final), "digest": digest}
 
 
-def _write(work: Path, snapshot: Snapshot, epoch: int) -> str:
-    """Tensors and manifest into a folder that nobody reads yet; returns the digest."""
+def _write(folder: Path, work: Path, final: Path, snapshot: Snapshot, epoch: int) -> dict[str, Any]:
     step = snapshot.tree["committed_step"]
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
     tensors = {f"{index:06d}": tensor for index, tensor in enumerate(snapshot.tensors)}
     dcp.save(tensors, storage_writer=FileSystemWriter(work / "tensors"), no_dist=True)
     digest = snapshot.digest()
@@ -50,7 +53,10 @@ def _write(work: Path, snapshot: Snapshot, epoch: int) -> str:
         json.dump(manifest, file)
         file.flush()
         os.fsync(file.fileno())
-    return digest
+    shutil.rmtree(final, ignore_errors=True)
+    work.replace(final)
+    _sync(folder)
+    return {"step": step, "path": str(final), "digest": digest}
 
 
 def load(path: Path, digest: str) -> Snapshot:
@@ -60,7 +66,7 @@ def load(path: Path, digest: str) -> Snapshot:
         snapshot = Snapshot.empty_like_header(manifest["header"])
         tensors = {f"{index:06d}": tensor for index, tensor in enumerate(snapshot.tensors)}
         dcp.load(tensors, storage_reader=FileSystemReader(path / "tensors"), no_dist=True)
-    except (OSError, ValueError, KeyError, dcp.api.CheckpointException) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, CheckpointException) as error:
         raise CheckpointInvalid(f"{path} cannot be read: {error}") from error
     if snapshot.digest() != digest:
         raise CheckpointInvalid(f"{path} does not have the digest of its manifest")
@@ -69,7 +75,8 @@ def load(path: Path, digest: str) -> Snapshot:
 
 def prune(folder: Path) -> None:
     """Keeps the newest checkpoints; older ones go, and what a killed process left half-written."""
-    whole = sorted(path for path in folder.glob("step_*") if (path / "manifest.json").exists())
+    whole = [path for path in folder.glob("step_*") if (path / "manifest.json").exists()]
+    whole.sort(key=lambda path: [int(number) for number in _NUMBER.findall(path.name)])
     for path in whole[:-KEEP]:
         shutil.rmtree(path, ignore_errors=True)
     for path in folder.glob(".step_*"):
@@ -92,6 +99,7 @@ class Saver:
         self._folder = folder
         self._on_saved = on_saved
         self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None
 
     def begin(self, snapshot: Snapshot, epoch: int) -> None:
         """`snapshot` must be a copy; waits for the checkpoint before it."""
@@ -105,8 +113,9 @@ class Saver:
         try:
             self._on_saved(save(self._folder, snapshot, epoch))
             prune(self._folder)
-        except (OSError, dcp.api.CheckpointException) as error:
-            # A full disk must not end the run: the last checkpoint stands.
+        except OSError as error:
+            # A full disk must not end the run: the last checkpoint stands, and this is said once.
+            self.error = error
             print(f"unbroken: checkpoint not written: {error}", flush=True)
 
     def wait(self) -> None:

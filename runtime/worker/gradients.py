@@ -168,6 +168,7 @@ class Reducer:
         }
         self._shared = SharedBuffers(buffers, launch)
         self._missing: list[int] = []
+        self._seen: set[int] = set()
         self._pending: list[Sum] = []
         self._armed = False
         for index, (_, parameter) in enumerate(self.parameters):
@@ -176,6 +177,7 @@ class Reducer:
     def begin_step(self) -> None:
         """Forgets the step before; the next backward's gradients travel."""
         self._missing = [len(bucket.indices) for bucket in self.plan.buckets]
+        self._seen = set()
         self._pending = []
         self._armed = True
 
@@ -185,12 +187,14 @@ class Reducer:
         def ready(_parameter: torch.Tensor) -> None:
             if not self._armed:
                 return
-            self._missing[number] -= 1
-            if self._missing[number] < 0:
+            if index in self._seen:
+                # Its bucket may be under way already; what this adds would silently be left out.
                 raise UsageError(
-                    "a parameter's gradient came twice in one step: add up the losses and call "
-                    "backward once before run.commit"
+                    f"{self.parameters[index][0]} got a second gradient in one step: call "
+                    "backward once a batch, on the sum of its losses"
                 )
+            self._seen.add(index)
+            self._missing[number] -= 1
             # Buckets start in plan order only: every rank must issue the same sequence.
             while len(self._pending) < len(self._missing) and not self._missing[len(self._pending)]:
                 self._start(len(self._pending))

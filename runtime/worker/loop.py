@@ -66,7 +66,7 @@ def join(
         raise UsageError("pass the bare model: the run reduces gradients itself (model.module)")
     book = StateBook(model, optimizer, scheduler, scaler, extras or {})
     membership = Membership(identity, book)
-    run = Run(model, optimizer, scheduler, scaler, data, seed, membership)
+    run = Run(membership, scheduler, scaler, data, seed)
     run.enter(warm_up)
     return run
 
@@ -76,16 +76,14 @@ class Run:
 
     def __init__(
         self,
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        membership: Membership,
         scheduler: HasStateDict | None,
         scaler: torch.amp.GradScaler | None,
         data: StepData,
         seed: int,
-        membership: Membership,
     ) -> None:
-        self._model = model
-        self._optimizer = optimizer
+        model = membership.book.model
+        self._optimizer = membership.book.optimizer
         self._scheduler = scheduler
         self._scaler = scaler
         self._data = data
@@ -174,7 +172,8 @@ class Run:
     def commit(self, loss: torch.Tensor, clip_norm: float | None = None) -> Committed | None:
         """Ends a step: averages, unscales, clips, steps optimizer and scheduler, zeroes gradients.
 
-        None when the step is void: it changed nothing, and its batch comes again.
+        `loss` is what it reports, so the one before `scaler.scale`. None when the step is void: it
+        changed nothing, and its batch comes again.
         """
         if not self._open:
             raise UsageError("run.commit was called twice for one batch")
@@ -183,24 +182,29 @@ class Run:
             return None
         self._open = False
         self._buffers = []
-        grad_norm = None
-        if self._scaler is not None:
-            self._scaler.unscale_(self._optimizer)
-        if clip_norm is not None:
-            parameters = [parameter for _, parameter in self._reducer.parameters]
-            grad_norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
-        if self._scaler is None:
-            self._optimizer.step()
-        else:
-            # A step that the scaler skips commits too: every rank skips it, on the same sums.
-            self._scaler.step(self._optimizer)
-            self._scaler.update()
+        grad_norm = self._update(clip_norm)
         if self._scheduler is not None:
             self._scheduler.step()  # type: ignore[attr-defined]  # every torch scheduler has it
         self._optimizer.zero_grad(set_to_none=True)
         self._seconds.append(time.monotonic() - self._began)
         self._membership.committed(self._seconds)
         return Committed(self.committed_step, float(loss.detach()), grad_norm)
+
+    def _update(self, clip_norm: float | None) -> float | None:
+        """Unscales, clips, steps. A step that the scaler skips is the same on every rank: it sees
+        the averaged gradients; it counts, with no change of parameters."""
+        scaler, grad_norm = self._scaler, None
+        if scaler is not None:
+            scaler.unscale_(self._optimizer)
+        if clip_norm is not None:
+            parameters = [parameter for _, parameter in self._reducer.parameters]
+            grad_norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
+        if scaler is not None:
+            scaler.step(self._optimizer)
+            scaler.update()
+        else:
+            self._optimizer.step()
+        return grad_norm
 
     def _void(self) -> None:
         """Says that the step is void; what it changed is put back before the next one begins."""

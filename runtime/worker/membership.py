@@ -15,7 +15,7 @@ from runtime.worker.link import Identity, Link, leave
 from runtime.worker.sockets import inode_of
 from runtime.worker.state import Snapshot, StateBook
 from runtime.worker.store import EpochStore
-from runtime.worker.transfer import Donor, Received, receive
+from runtime.worker.transfer import Donor, receive
 
 
 class Membership:
@@ -28,6 +28,7 @@ class Membership:
         self._identity = identity
         self._holds = False  # whether this process holds a whole state of the run
         self._initial: Snapshot | None = None
+        self._proof: dict[str, Any] | None = None  # of what it was given since it last trained
         self._donor = Donor(identity.token)
         self._link = Link(identity, self._donor.endpoint, self._abort)
         self._save_every = int(os.environ.get("UNBROKEN_CHECKPOINT_EVERY", "0"))
@@ -135,9 +136,10 @@ class Membership:
                 if inbox.order is not None:
                     order, inbox.order = inbox.order, None
                     self.group.epoch = order["epoch"]
-                    link.facts.epoch = order["epoch"]
+                    # In this order: the link's thread may beat in between.
                     if order["source"] != "own":
                         link.facts.committed_step = None
+                    link.facts.epoch = order["epoch"]
                     link.facts.boundary_epoch = link.facts.joined_epoch = None
                     return order
                 link.changed.wait()
@@ -149,26 +151,19 @@ class Membership:
 
     def _enter(self, order: dict[str, Any]) -> None:
         epoch, rank, size = order["epoch"], order["rank"], order["world_size"]
-        received = self._take_state(order)
+        self._take_state(order)
         self.group.build(
             self._store(epoch), epoch, rank, size, lambda: self._link.inbox.aborted_epoch >= epoch
         )
         self._compare(order)
-        proof = None
-        if received is not None:
-            proof = {
-                "bytes": received.bytes,
-                "seconds": received.seconds,
-                "digest": received.digest,
-                "sources": received.sources,
-            }
-        self._link.say_joined(epoch, self.committed_step, proof)
+        self._link.say_joined(epoch, self.committed_step, self._proof)
         self._wait_for_go(epoch)
         self._donor.withdraw()
+        self._proof = None
 
-    def _take_state(self, order: dict[str, Any]) -> Received | None:
+    def _take_state(self, order: dict[str, Any]) -> None:
         """Makes this process hold the state of the order's step; the donor side starts here too."""
-        received = None
+        began = time.monotonic()
         match order["source"]:
             case "own":
                 pass
@@ -176,22 +171,26 @@ class Membership:
                 self._donor.withdraw()
                 received = receive(order["donors"], self._identity.token, order["epoch"])
                 self._adopt(received.snapshot)
+                self._note(received.digest, received.bytes, began, received.sources)
             case "checkpoint":
-                began = time.monotonic()
                 entry = order["checkpoint"]
                 snapshot = checkpoint.load(Path(entry["path"]), entry["digest"])
-                seconds = time.monotonic() - began
                 self._adopt(snapshot)
-                received = Received(snapshot, entry["digest"], snapshot.nbytes, seconds, [])
+                self._note(entry["digest"], snapshot.nbytes, began, [])
             case "initial":
                 self.restore_initial()
                 self._holds = True
+                self._note(self.book.capture(0).digest(), 0, began, [])
         if self.committed_step != order["committed_step"]:
             raise TransferFailed(f"holds step {self.committed_step}, not {order['committed_step']}")
         self._holds = True
         self._donor.offer(order["epoch"] - 1, self.book.capture(self.committed_step))
         self._link.facts.committed_step = self.committed_step
-        return received
+
+    def _note(self, digest: str, size: int, began: float, sources: list[str]) -> None:
+        """The evidence of a movement; it stays true where the epoch breaks before it trains."""
+        seconds = time.monotonic() - began
+        self._proof = {"bytes": size, "seconds": seconds, "digest": digest, "sources": sources}
 
     def _adopt(self, snapshot: Snapshot) -> None:
         # What arrived is whole and verified; until here the old state stood untouched.

@@ -7,6 +7,7 @@ text, so that what arrives has the same bits. No pickle anywhere.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -75,12 +76,13 @@ class Snapshot:
         ]
         tensors = []
         for entry in entries:
-            if entry.dtype not in _DTYPES:
+            if (dtype := _DTYPES.get(entry.dtype)) is None:
                 raise ValueError(f"{entry.name} has the unknown dtype {entry.dtype}")
-            tensor = torch.empty(entry.shape, dtype=_DTYPES[entry.dtype])
-            if tensor.numel() * tensor.element_size() != entry.nbytes:
+            # Before any memory is taken: a damaged header may ask for all there is.
+            size = math.prod(entry.shape) * dtype.itemsize
+            if min(entry.shape, default=0) < 0 or size != entry.nbytes:
                 raise ValueError(f"{entry.name} announces {entry.nbytes} bytes for {entry.shape}")
-            tensors.append(tensor)
+            tensors.append(torch.empty(entry.shape, dtype=dtype))
         return cls(dict(header["tree"]), entries, tensors)
 
     def bytes_of(self, index: int) -> memoryview:
@@ -168,16 +170,29 @@ class StateBook:
     def check(self, snapshot: Snapshot) -> None:
         """UsageError when a snapshot is of another model than this one; nothing is changed."""
         mine = {
-            f"parameter.{name}": tuple(p.shape) for name, p in self.model.named_parameters()
-        } | {f"buffer.{name}": tuple(b.shape) for name, b in self.model.named_buffers()}
+            (f"{kind}.{name}", str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
+            for kind, named in (
+                ("parameter", self.model.named_parameters()),
+                ("buffer", self.model.named_buffers()),
+            )
+            for name, tensor in named
+        }
         theirs = {
-            entry.name: entry.shape
+            (entry.name, entry.dtype, entry.shape)
             for entry in snapshot.entries
             if entry.name.startswith(("parameter.", "buffer."))
         }
-        if mine != theirs:
-            odd = sorted(set(mine.items()) ^ set(theirs.items()))
-            raise UsageError(f"the state is of another model: {odd[0][0]} differs in name or shape")
+        if odd := sorted(mine ^ theirs):
+            raise UsageError(
+                f"the state is of another model: {odd[0][0]} differs in name, dtype or shape"
+            )
+        tree = snapshot.tree
+        sizes = (len(self._parameters), len(self.optimizer.param_groups))
+        if (len(tree["optimizer"]), len(tree["param_groups"])) != sizes:
+            raise UsageError("the state is of another optimizer: it has other parameters or groups")
+        if set(tree["objects"]) != set(self._objects):
+            names = ", ".join(sorted(set(tree["objects"]) ^ set(self._objects)))
+            raise UsageError(f"the state is of another script: {names} is on one side only")
 
     @torch.no_grad()
     def apply(self, snapshot: Snapshot) -> int:

@@ -26,6 +26,8 @@ from runtime.worker.state import Snapshot
 
 CHUNK_BYTES = 4 << 20
 _FRAME = struct.Struct("!II")
+# A length that arrived damaged must not take all the memory there is.
+_MAX_HEADER_BYTES = 256 << 20
 # Bounds one read of at most one chunk: three orders above what a slow link needs for it.
 _IO_SECONDS = 10.0
 
@@ -81,13 +83,13 @@ class Donor:
             with connection:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 hello = line.receive(_IO_SECONDS)
-                known = "" if hello is None else str(hello.get("token"))
-                if hello is None or not hmac.compare_digest(known, self._token):
+                token = "" if hello is None else str(hello.get("token"))
+                if hello is None or not hmac.compare_digest(token.encode(), self._token.encode()):
                     return
                 while (request := line.receive(None)) is not None:
                     if not self._answer(connection, int(hello["epoch"]), request):
                         return
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
             return  # the receiver sees the closed line and takes another donor
 
     def _answer(self, connection: socket.socket, epoch: int, request: dict[str, Any]) -> bool:
@@ -138,6 +140,8 @@ class _Source:
         length, crc = _FRAME.unpack(self._exactly(_FRAME.size, None))
         if into is not None and length != len(into):
             raise ValueError(f"{self.name} sent {length} bytes for a chunk of {len(into)}")
+        if length > _MAX_HEADER_BYTES:
+            raise ValueError(f"{self.name} announced {length} bytes")
         body = self._exactly(length, into)
         if zlib.crc32(into if into is not None else body, zlib.crc32(salt)) != crc:
             raise ValueError(f"a chunk from {self.name} arrived damaged")
@@ -207,7 +211,7 @@ def _first_header(sources: list[_Source], troubles: list[str]) -> tuple[Snapshot
         try:
             header = json.loads(source.ask({"op": "header"}, b"", None))
             return Snapshot.empty_like_header(header), source
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             troubles.append(f"{source.name}: {error}")
     raise TransferFailed("no donor answers: " + "; ".join(troubles))
 
