@@ -25,12 +25,12 @@ imports: setup
 	$(VENV)/bin/lint-imports
 
 test: setup
-	$(RUN) -m pytest
+	$(RUN) -m pytest $(PYTEST_ARGS)
 
 check: lint types imports test
 
 demo: setup
-	ONCE=$(ONCE) $(RUN) manage.py demo
+	@ONCE=$(ONCE) PORT=$(PORT) $(RUN) -m bench.demo
 
 drill: setup
 	$(RUN) -m runtime drill --ranks 4 --spares 2 --steps 60 --kill 1@15 --hang 2@30 --migrate 0@45

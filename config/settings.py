@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 
 from config import environment as _environment
@@ -109,6 +110,7 @@ STATIC_URL = "static/"
 STATIC_ROOT = VAR_DIR / "static"
 # Files come from the packages where nobody ran collectstatic, so a clone has its admin theme.
 WHITENOISE_USE_FINDERS = True
+warnings.filterwarnings("ignore", message="No directory at", category=UserWarning)
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.AppDirectoriesFinder",
 ]

@@ -282,6 +282,7 @@ def make_event(
     return event
 
 
+LARGEST_NUMBER: Final = 2**63 - 1  # what a database column and most languages can hold
 _FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "failure.detected": ("epoch", "committed_step"),
     "run.progress": ("epoch", "committed_step"),
@@ -341,4 +342,6 @@ def _problems_of_data(event: Mapping[str, Any]) -> list[str]:
         value = data.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             problems.append(f"data.{name} is not a whole number of 0 or more")
+        elif value > LARGEST_NUMBER:
+            problems.append(f"data.{name} is larger than any step or epoch can be")
     return problems

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import secrets
 import signal
@@ -17,6 +18,8 @@ from runtime.agent.node_link import NodeLink
 from runtime.agent.supervisor import Supervisor
 from runtime.errors import UsageError
 from runtime.worker_environment import worker_environment
+
+FAREWELL_SECONDS = 12.0  # a little more than the coordinator itself waits for its members
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,12 @@ class Launch:
 
     def __enter__(self) -> Self:
         spec = self.spec
+        if (spec.folder / "journal").exists():
+            raise UsageError(
+                f"{spec.folder} holds another run already: give --folder one of its own, "
+                "or remove it"
+            )
         spec.folder.mkdir(parents=True, exist_ok=True)
-        (spec.folder / "endpoint").unlink(missing_ok=True)
         self._start_coordinator()
         supervisor = Supervisor(
             spec.script,
@@ -113,7 +120,10 @@ class Launch:
         assert self._coordinator is not None  # noqa: S101
         assert self._node is not None  # noqa: S101
         if self._node.wait_over(0.05):
-            return self._node.outcome or "failed"
+            if not self._node.is_alive():
+                return self._node.outcome or "failed"
+            time.sleep(0.05)
+            return None
         if self._coordinator.poll() is not None:
             self.coordinator_restarts += 1
             self._start_coordinator()
@@ -128,12 +138,12 @@ class Launch:
         if self._node is not None:
             self._node.stop()
         if self._coordinator is not None:
-            if self._coordinator.poll() is None and not self._node_is_over():
-                self._coordinator.terminate()
+            if self._node is not None and self._node.wait_over(0):
+                # It said so itself and is about to end, unless our zygote died under a running run.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._coordinator.wait(FAREWELL_SECONDS)
+            self._coordinator.terminate()
             self._coordinator.wait()
-
-    def _node_is_over(self) -> bool:
-        return self._node is not None and self._node.wait_over(0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -171,4 +181,17 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"run {spec.run}: logs in {spec.folder / 'logs'}", flush=True)
         outcome = launch.wait()
     print(f"run {spec.run}: {outcome}")
-    return 0 if outcome in ("completed", "parked") else 1
+    if outcome in ("completed", "parked"):
+        return 0
+    print(last_words(spec.folder / "logs"), file=sys.stderr)
+    return 1
+
+
+def last_words(logs: Path, lines: int = 8) -> str:
+    """The end of the log that most likely says why: the newest one with an exception in it."""
+    newest = sorted(logs.glob("*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest:
+        text = path.read_text(errors="replace").strip()
+        if "Error" in text or "Exception" in text:
+            return f"{path}:\n" + "\n".join(text.splitlines()[-lines:])
+    return f"no worker left a message in {logs}; see what the coordinator said above"

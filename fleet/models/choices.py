@@ -51,6 +51,8 @@ class OrderState(models.TextChoices):
     ACKNOWLEDGED = "acknowledged", "Acknowledged"
     COMPLETED = "completed", "Completed"
     REFUSED = "refused", "Refused"
+    FAILED = "failed", "Failed"
+    EXPIRED = "expired", "Expired"
 
 
 class FindingState(models.TextChoices):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pgtrigger
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
 from fleet.models.choices import NodeAction, NodeState
@@ -26,7 +25,8 @@ class Node(models.Model):
     boot_id = models.CharField(max_length=100, blank=True)
     agent_version = models.CharField(max_length=50, blank=True)
     driver_version = models.CharField(max_length=50, blank=True)
-    blind = ArrayField(models.CharField(max_length=100), default=list, blank=True)
+    blind = models.JSONField(default=list, blank=True)
+    specs = models.JSONField(default=dict, blank=True)
     source_heads = models.JSONField(default=dict, blank=True)
     running = models.JSONField(default=list, blank=True)
     last_heartbeat_at = models.DateTimeField(null=True, blank=True)

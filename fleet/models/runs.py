@@ -27,6 +27,7 @@ class Run(models.Model):
     epoch = models.BigIntegerField(default=0)
     committed_step = models.BigIntegerField(default=0)
     progress_us = models.BigIntegerField(default=0)
+    final_step = models.BigIntegerField(null=True, blank=True)
     step_seconds = models.FloatField(null=True, blank=True)
     samples_per_second = models.FloatField(null=True, blank=True)
     tokens_per_second = models.FloatField(null=True, blank=True)
@@ -54,6 +55,12 @@ class Run(models.Model):
 
     def __str__(self) -> str:
         return self.run
+
+    @property
+    def reached_step(self) -> int:
+        """What its end said, where it has ended; else the step that the latest word reports."""
+        has_ended = self.state not in (RunState.REGISTERED, RunState.RUNNING)
+        return self.final_step if has_ended and self.final_step is not None else self.committed_step
 
 
 class Order(models.Model):

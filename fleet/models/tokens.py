@@ -18,9 +18,10 @@ class Token(models.Model):
 
     A token may be bound: to a cluster, to a node of it, and to sources (one that ends in `*`
     stands for all that begin so). A single-use token is spent by its first use (enrolment).
+    One without a tenant is the vendor's own and sees every tenant.
     """
 
-    tenant = models.ForeignKey(Tenant, models.PROTECT, related_name="tokens")
+    tenant = models.ForeignKey(Tenant, models.PROTECT, null=True, blank=True, related_name="tokens")
     public_id = models.CharField(max_length=40, unique=True, default=token_id, editable=False)
     label = models.CharField(max_length=200)
     key = models.CharField(max_length=16, unique=True, editable=False)
@@ -45,6 +46,10 @@ class Token(models.Model):
             models.CheckConstraint(
                 condition=models.Q(node=None) | models.Q(cluster__isnull=False),
                 name="fleet_token_node_has_its_cluster",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(cluster=None) | models.Q(tenant__isnull=False),
+                name="fleet_token_cluster_has_its_tenant",
             ),
             models.CheckConstraint(
                 condition=models.Q(used_at=None) | models.Q(is_single_use=True),

@@ -26,7 +26,7 @@ from runtime.agent.config import AgentConfig, ConfigError, load_config
 from runtime.agent.deliveries import RunDeliveries
 from runtime.agent.desk import OrderDesk
 from runtime.agent.heartbeat import Enrolled, Enrolment, Heard, HeartbeatSender, Missed
-from runtime.agent.links import MakeNodeLink
+from runtime.agent.links import MakeNodeLink, NodeLink
 from runtime.agent.memory import AgentMemoryError, Memory
 from runtime.agent.runs import COORDINATOR_PROGRAM, RunKeeper
 from runtime.agent.specs import RunSpec, SpecError, load_specs
@@ -281,6 +281,23 @@ def run_agent(
         return agent.run()
 
 
+def _make_real_link(
+    *, run: str, endpoint: str, ticket: str, node: str, slots: int, spec: RunSpec, folder: Path
+) -> NodeLink:
+    """Imported with the first run: an agent that only watches has no need of it."""
+    module = importlib.import_module("runtime.agent.node_link")
+    link: NodeLink = module.make_node_link(
+        run=run,
+        endpoint=endpoint,
+        ticket=ticket,
+        node=node,
+        slots=slots,
+        spec=spec,
+        folder=folder,
+    )
+    return link
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="agent.toml")
     parser.add_argument(
@@ -290,7 +307,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(args: argparse.Namespace, make_link: MakeNodeLink | None = None) -> int:
+def main(
+    args: argparse.Namespace,
+    make_link: MakeNodeLink | None = None,
+    coordinator_program: Sequence[str] = COORDINATOR_PROGRAM,
+) -> int:
     """0 after SIGTERM, 1 when a part of it died, 2 for a configuration that cannot be used."""
     configure_logs()
     try:
@@ -299,10 +320,7 @@ def main(args: argparse.Namespace, make_link: MakeNodeLink | None = None) -> int
             for digest, spec in allowed_specs(config).items():
                 print(digest, spec.name)
             return 0
-        if make_link is None:
-            module = importlib.import_module("runtime.agent.node_link")
-            make_link = module.make_node_link
-        return run_agent(config, make_link)
+        return run_agent(config, make_link or _make_real_link, coordinator_program)
     except (ConfigError, SpecError, PolicyError, OutboxError, AgentMemoryError) as error:
         print(f"unbroken agent: {error}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from runtime.agent.specs import RunSpec
@@ -26,8 +27,18 @@ class NodeLink(Protocol):
 
 
 class MakeNodeLink(Protocol):
-    """`slots` is how many workers this node gives; `endpoint` the coordinator's host:port."""
+    """`slots` is how many workers this node gives; `endpoint` the coordinator's host:port.
+
+    `folder` is where this node keeps what belongs to the run."""
 
     def __call__(
-        self, *, run: str, endpoint: str, ticket: str, node: str, slots: int, spec: RunSpec
+        self,
+        *,
+        run: str,
+        endpoint: str,
+        ticket: str,
+        node: str,
+        slots: int,
+        spec: RunSpec,
+        folder: Path,
     ) -> NodeLink: ...

@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from runtime.agent.specs import RunSpec
 from runtime.agent.supervisor import Supervisor, process_state
 from runtime.lines import LineSocket
+from runtime.worker_environment import worker_environment
 
 _RETRY_SECONDS = 0.05
 
@@ -35,6 +38,7 @@ class NodeLink:
         self._backlog: list[dict[str, Any]] = []
         self._asked: set[str] = set()
         self.outcome: str | None = None
+        self._status: dict[str, Any] = {"epoch": 0, "committed_step": None, "workers": []}
         self._threads = [
             threading.Thread(target=self._run, name="node-link", daemon=True),
             threading.Thread(target=self._forward_news, name="node-news", daemon=True),
@@ -56,11 +60,18 @@ class NodeLink:
             thread.join()
 
     def is_alive(self) -> bool:
-        return not self._over.is_set()
+        """Whether something is left to do, such as what scripts do behind a completed loop."""
+        if not self._over.is_set():
+            return True
+        return self.outcome == "completed" and bool(self._supervisor.live())
 
     def wait_over(self, timeout_seconds: float) -> bool:
         """Whether the coordinator said that the run is over, waiting at most this long."""
         return self._over.wait(timeout_seconds)
+
+    def status(self) -> dict[str, Any]:
+        """What the coordinator last said of the run and of this node's workers."""
+        return dict(self._status)
 
     def report_finding(self, finding: Mapping[str, Any]) -> None:
         self._send({"op": "finding", "finding": dict(finding)})
@@ -124,6 +135,8 @@ class NodeLink:
             case "probe":
                 state = process_state(message["pid"])
                 self._send({"op": "probe", "worker": message["name"], "state": state})
+            case "status":
+                self._status = {key: message[key] for key in self._status}
             case "over" | "refused":
                 self.outcome = message.get("outcome") or message.get("reason")
                 self._over.set()
@@ -132,6 +145,10 @@ class NodeLink:
         while True:
             news = self._supervisor.news.get()
             if news["op"] == "closed":
+                if not self._stopping.is_set():
+                    # Without it no worker can be started here; whoever started us has to know.
+                    self.outcome = self.outcome or "failed"
+                    self._over.set()
                 return
             if news["op"] == "exited":
                 self._send(
@@ -143,3 +160,31 @@ class NodeLink:
                         "status": news["status"],
                     }
                 )
+
+
+def make_node_link(
+    *, run: str, endpoint: str, ticket: str, node: str, slots: int, spec: RunSpec, folder: Path
+) -> NodeLink:
+    """The link of one run on an agent's node; the spec's argv is a training script and its words.
+
+    The spec's environment may set UNBROKEN_CHECKPOINTS (a folder that all nodes of the run share)
+    and UNBROKEN_CHECKPOINT_EVERY (steps).
+    """
+    identity = worker_environment(
+        run=run,
+        node=node,
+        endpoint=endpoint,
+        token=ticket,
+        checkpoint_every_steps=int(spec.environment.get("UNBROKEN_CHECKPOINT_EVERY", "0")),
+        checkpoints=Path(spec.environment.get("UNBROKEN_CHECKPOINTS", folder / "checkpoints")),
+    )
+    supervisor = Supervisor(
+        list(spec.argv), {**spec.environment, **identity}, folder / "logs", spec.user
+    )
+    return NodeLink(
+        endpoint=endpoint,
+        token=ticket,
+        node=node,
+        slots=[f"{node}/{number}" for number in range(slots)],
+        supervisor=supervisor,
+    )

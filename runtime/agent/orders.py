@@ -74,7 +74,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Not done; `state` is what the service hears."""
+    """Not done, and why; `state` is what the service hears."""
 
     detail: str
     state: OrderState = "refused"

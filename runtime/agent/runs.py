@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -167,11 +166,12 @@ class RunKeeper:
     def _start_coordinator(self, assignment: Assignment, spec: RunSpec) -> None:
         run = assignment.run
         folder = self._folder / run
+        is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        if os.geteuid() == 0:
+        if is_new and os.geteuid() == 0:
+            # Once, and the folder only: later its owner may have put links to anything in it.
             account = pwd.getpwnam(spec.user)
-            for path in (folder, *folder.iterdir()):
-                shutil.chown(path, account.pw_uid, account.pw_gid)
+            os.chown(folder, account.pw_uid, account.pw_gid, follow_symlinks=False)
         child = KeptProgram(
             f"coordinator of {run}",
             self._coordinator_argv(assignment, folder),
@@ -211,6 +211,7 @@ class RunKeeper:
             node=self._node,
             slots=assignment.slots,
             spec=spec,
+            folder=self._folder / assignment.run,
         )
         self._links[assignment.run] = link
         try:

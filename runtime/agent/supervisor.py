@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import queue
 import subprocess
 import sys
@@ -43,8 +44,11 @@ class Supervisor:
 
     def start(self) -> None:
         self._logs.mkdir(parents=True, exist_ok=True)
+        if account := self._account():
+            os.chown(self._logs, account["user"], account["group"], follow_symlinks=False)
         environment = {
-            **os.environ,
+            # A worker has no use for the agent's own secrets.
+            **{k: v for k, v in os.environ.items() if not k.startswith("UNBROKEN_AGENT_")},
             # Threads of these libraries would not survive the fork.
             "OPENBLAS_NUM_THREADS": "1",
             "OMP_NUM_THREADS": "1",
@@ -55,10 +59,20 @@ class Supervisor:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            user=self._user,
+            start_new_session=True,  # Ctrl-C is for the one who started us
+            **self._account(),
         )
         self._reader = threading.Thread(target=self._read, name="zygote-news", daemon=True)
         self._reader.start()
+
+    def _account(self) -> dict[str, Any]:
+        """How to become the user that the workers run as; nothing where we are that user."""
+        if self._user is None:
+            return {}
+        account = pwd.getpwnam(self._user)
+        if account.pw_uid == os.geteuid():
+            return {}
+        return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
 
     def spawn(self, slot: str, incarnation: int) -> None:
         worker = f"{slot}#{incarnation}"

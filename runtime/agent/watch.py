@@ -110,7 +110,8 @@ class HealthWatch:
                     cast("dict[str, Any]", finding),
                     time_us,
                     key=f"{finding['finding_id']}/{revision}",
-                    subject=None if finding["gpu"] is None else finding["gpu"]["uuid"],
+                    # Without a subject an event is invalid (R15): a node's finding names the node.
+                    subject=finding["gpu"]["uuid"] if finding["gpu"] else finding["node"],
                 )
             except OutboxError as error:
                 log.exception("health.finding_not_stored", detail=str(error))

@@ -45,4 +45,5 @@ def main(arguments: argparse.Namespace) -> int:
     )
     token = read_token(arguments.folder)
     outcome = run_server(arguments.folder, config, token, arguments.host, arguments.port)
-    return 0 if outcome in ("completed", "parked") else 1
+    # 3: it did its work, and a restart would change nothing.
+    return 0 if outcome in ("completed", "parked") else 3

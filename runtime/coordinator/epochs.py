@@ -213,6 +213,7 @@ class Turn(Acts):
         state.failures = []
         if recovery is not None:
             reports.recovered(state, recovery, self.now)
+            state.lost_seconds += self.now - recovery.began_at
             self.log(
                 f"epoch {state.epoch} trains on from step {recovery.resumed_step} "
                 f"({recovery.mode}, {self.now - recovery.began_at:.3f} s)"

@@ -131,6 +131,7 @@ class State:
     plan: str = ""
     progress_at: float = 0.0
     progress_step: int = 0
+    lost_seconds: float = 0.0  # spent in recoveries since the last report of progress
     last_tick: float = 0.0
     user_errors: dict[str, int] = field(default_factory=dict)  # step -> exits by exception
     events: list[dict[str, Any]] = field(default_factory=list)  # not yet certain in the outbox

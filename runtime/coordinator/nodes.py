@@ -43,10 +43,15 @@ def on_exited(turn: Turn, body: dict[str, Any]) -> None:
         worker.role = Role.GONE
         turn.refill(worker.slot, worker.node)
         return
-    kind = "user_error" if status > 0 else "process_exit"
+    is_members = worker.role == Role.MEMBER and state.phase != Phase.FINISHED
+    kind = "user_error" if status > 0 or (status == 0 and is_members) else "process_exit"
     detail = f"exit status {status}" if status >= 0 else f"killed by signal {-status}"
+    if status == 0 and is_members:
+        detail = (
+            "the script ended before its last step: let the loop over run.steps() end by itself"
+        )
     cause = {"kind": kind, "code": status, "detail": detail}
-    if worker.role == Role.MEMBER and status > 0 and _is_users_fault(turn, worker):
+    if is_members and status >= 0 and _is_users_fault(turn, worker):
         turn.record(worker, state.rank_of(worker.name), cause, "agent")
         worker.role = Role.GONE
         turn.stop("failed", "system")
@@ -60,7 +65,7 @@ def _is_users_fault(turn: Turn, worker: Worker) -> bool:
     errors[step] = errors.get(step, 0) + 1
     if errors[step] < USER_ERROR_LIMIT:
         return False
-    turn.log(f"the script raised {errors[step]} times after step {step}")
+    turn.log(f"the script ended {errors[step]} times after step {step}")
     return True
 
 
@@ -119,7 +124,7 @@ def on_probe(turn: Turn, body: dict[str, Any]) -> None:
     worker = turn.state.workers.get(body["worker"])
     if worker is None or worker.role == Role.GONE:
         return
-    if body["state"] not in ("T", "t", "D"):
+    if body["state"] not in ("T", "D"):
         worker.stopped_at = None
         return
     worker.stopped_at = worker.stopped_at if worker.stopped_at is not None else turn.now

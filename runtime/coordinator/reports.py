@@ -116,9 +116,10 @@ def progressed(state: State, committed_step: int, body: dict[str, Any]) -> None:
             "samples_per_second": body.get("samples_per_second"),
             "tokens_per_second": body.get("tokens_per_second"),
             "mfu": None,
-            "lost_seconds": 0.0,
+            "lost_seconds": round(state.lost_seconds, 6),
         },
     )
+    state.lost_seconds = 0.0
 
 
 def finished(state: State, status: str, by: str) -> None:

@@ -29,6 +29,7 @@ from runtime.errors import UsageError
 from runtime.outbox import Outbox, OutboxError
 
 TICK_SECONDS = 0.05
+STATUS_SECONDS = 1.0
 # What is heard all the time and can be heard again after a crash is not worth a disk write.
 UNJOURNALED = frozenset({"beat", "tick", "probe"})
 # After the end, members are given this long to hear of it and hang up.
@@ -100,9 +101,31 @@ class Server:
         fresh.replace(self._folder / "endpoint")
 
     async def _tick(self) -> None:
+        told_at = 0.0
         while True:
             self.hear("tick", {})
+            if time.monotonic() - told_at >= STATUS_SECONDS:
+                told_at = time.monotonic()
+                self._tell_nodes()
             await asyncio.sleep(TICK_SECONDS)
+
+    def _tell_nodes(self) -> None:
+        """Where the run stands, and who is on each node, for the agents' heartbeats."""
+        for node, writer in self._nodes.items():
+            workers = [
+                {"name": worker.name, "role": worker.role, "rank": self.state.rank_of(name)}
+                for name, worker in self.state.workers.items()
+                if worker.node == node and worker.role != Role.GONE
+            ]
+            _send(
+                writer,
+                {
+                    "op": "status",
+                    "epoch": self.state.epoch,
+                    "committed_step": self.state.committed_step,
+                    "workers": workers,
+                },
+            )
 
     async def _farewell(self) -> None:
         """Waits until everybody has heard of the end and hung up, nodes last."""
@@ -292,7 +315,10 @@ def run_server(
         outbox_path or folder / "outbox.db", coordinator_source(config.cluster, config.run)
     )
     try:
-        return asyncio.run(Server(folder, config, token, outbox).serve(host, port))
+        outcome = asyncio.run(Server(folder, config, token, outbox).serve(host, port))
+        # The run's source says that nothing follows, so that its silence blocks no contract year.
+        outbox.seal()
+        return outcome
     finally:
         outbox.close()
 

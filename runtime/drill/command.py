@@ -119,11 +119,11 @@ class Drill:
         try:
             line = LineSocket.connect(launch.endpoint, timeout_seconds=5.0)
             line.send({"op": "ask", "token": launch.token, "what": "migrate", "body": body})
-            answered = line.receive(5.0) is not None
+            answer = line.receive(5.0)
             line.close()
         except OSError:
             return False  # the coordinator is being restarted: ask again
-        return answered
+        return answer is not None and answer["op"] == "status"
 
     def run_twin(self, progress: Progress) -> None:
         arguments = self.arguments
@@ -214,6 +214,10 @@ class Drill:
         for number, fault in enumerate(self.faults):
             if fault.kind != "migrate" and not (self.folder / f"fault-{number}").exists():
                 self.problems.append(f"{fault.kind} {fault.rank}@{fault.step} never struck")
+        led_to = {event["data"]["to_epoch"] for event in movements}
+        for epoch in sorted({record["epoch"] for record in trace}):
+            if epoch > 1 and epoch not in led_to:
+                self.problems.append(f"no event tells how the run came into epoch {epoch}")
         found = []
         for number, event in enumerate(movements):
             later = movements[number + 1 :]

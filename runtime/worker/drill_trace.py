@@ -25,6 +25,7 @@ class Trace:
         record = {
             "t": time.monotonic(),
             "pid": os.getpid(),
+            "slot": os.environ.get("UNBROKEN_SLOT", ""),
             "what": what,
             "rank": rank,
             "step": step,

@@ -12,6 +12,8 @@ from runtime.errors import UsageError
 from runtime.worker.group import Sum
 
 BUCKET_BYTES = 4 << 20
+# Gloo sums no 16-bit integers (torch 2.13).
+_UNSENDABLE = (torch.int16,)
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,11 @@ class SharedBuffers:
         self._launch = launch
         self._groups: list[tuple[list[torch.Tensor], torch.Tensor]] = []
         for dtype in sorted({buffer.dtype for buffer in buffers}, key=str):
+            if dtype in _UNSENDABLE:
+                raise UsageError(
+                    f"the model has a buffer of {dtype}, which collectives do not carry: use "
+                    "int32, or register it with persistent=False if ranks may differ in it"
+                )
             group = [buffer for buffer in buffers if buffer.dtype == dtype]
             wire = torch.uint8 if dtype == torch.bool else dtype
             size = sum(buffer.numel() for buffer in group)
@@ -120,6 +127,10 @@ class SharedBuffers:
 
     def wait(self) -> bool:
         return wait_all(self._pending)
+
+    def renew(self) -> None:
+        """Takes fresh memory for the wire."""
+        self._groups = [(group, torch.zeros_like(flat)) for group, flat in self._groups]
 
     @torch.no_grad()
     def adopt(self) -> None:
@@ -160,24 +171,14 @@ class Reducer:
         self._seen: set[int] = set()
         self._pending: list[Sum] = []
         self._armed = False
-        self._handles = [
+        for index, (_, parameter) in enumerate(self.parameters):
             parameter.register_post_accumulate_grad_hook(self._hook(index))
-            for index, (_, parameter) in enumerate(self.parameters)
-        ]
 
     def begin_step(self) -> None:
         """Forgets the step before; the next backward's gradients travel."""
         self._missing = [len(bucket.indices) for bucket in self.plan.buckets]
         self._seen = set()
         self._pending = []
-        self._armed = True
-
-    def hold(self) -> None:
-        """Gradients of the backward that follows accumulate and do not travel (micro-batches)."""
-        self._armed = False
-
-    def release(self) -> None:
-        """Ends `hold`: the next backward is the last of the step."""
         self._armed = True
 
     def _hook(self, index: int) -> Callable[[torch.Tensor], None]:
@@ -222,6 +223,9 @@ class Reducer:
         self._armed = False
         self._pending = []
         if not whole:
+            # A collective that was given up may still hold the old memory, so it is not used again.
+            self._buffers = [torch.zeros_like(buffer) for buffer in self._buffers]
+            self._shared.renew()
             return False
         self._shared.adopt()
         for bucket, buffer in zip(self.plan.buckets, self._buffers, strict=True):
@@ -236,7 +240,3 @@ class Reducer:
                     parameter.grad.copy_(flat)
                 offset += parameter.numel()
         return True
-
-    def detach(self) -> None:
-        for handle in self._handles:
-            handle.remove()

@@ -65,6 +65,7 @@ class Facts:
     joined_epoch: int | None = None
     received: dict[str, Any] | None = None
     finished: bool = False
+    saved: list[dict[str, Any]] = field(default_factory=list)
     step_seconds: float | None = None
     samples_per_second: float | None = None
     tokens_per_second: float | None = None
@@ -82,7 +83,6 @@ class Inbox:
     running_step: int = 0
     stop: str | None = None
     retire: bool = False
-    closed: list[str] = field(default_factory=list)
 
 
 class Link:
@@ -204,6 +204,8 @@ class Link:
                 }
             )
             self._line = line
+        for entry in list(facts.saved):
+            self.send({"op": "saved", **entry})
         if facts.finished:
             self.send(
                 {"op": "finished", "epoch": facts.epoch, "committed_step": facts.committed_step}

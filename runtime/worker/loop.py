@@ -44,7 +44,10 @@ def join(
 
     A spare waits in here until it is needed. `warm_up` computes a loss on any batch of the right
     shape; with it, two steps run before this process takes part, so that its first real step costs
-    no more than any other. All state is as it was before the warm-up when `join` returns.
+    no more than any other. A `scaler` scales in the script (`scaler.scale(loss).backward()`), the
+    rest of its work is done in `commit`.
+
+    All state is as it was before the warm-up when `join` returns.
 
     Raises UsageError where the arguments cannot work, before anything is joined.
     """
@@ -159,21 +162,6 @@ class Run:
             self._begin()
             yield self._data.batch(self.step, self.rank, self.world_size)
 
-    def train(self, step_fn: Callable[[Any], torch.Tensor]) -> Iterator[Committed]:
-        """The second form: `step_fn(batch)` gives the loss; what a void step raises is lost."""
-        for batch in self.steps():
-            try:
-                loss = step_fn(batch)
-                loss.backward()
-            except Exception:
-                if not self._membership.broken:
-                    raise
-                loss = None
-            if loss is None:
-                self._void()
-            elif (done := self.commit(loss)) is not None:
-                yield done
-
     def _begin(self) -> None:
         self._buffers = [buffer.clone() for buffer in self._membership.book.buffers()]
         seed_step(self._seed, self.rank, self.step)
@@ -182,7 +170,7 @@ class Run:
         self._began = time.monotonic()
 
     def commit(self, loss: torch.Tensor, clip_norm: float | None = None) -> Committed | None:
-        """Ends a step: averages, clips, steps optimizer and scheduler, zeroes gradients.
+        """Ends a step: averages, unscales, clips, steps optimizer and scheduler, zeroes gradients.
 
         `loss` is what it reports, so the one before `scaler.scale`. None when the step is void: it
         changed nothing, and its batch comes again.
@@ -219,7 +207,7 @@ class Run:
         return grad_norm
 
     def _void(self) -> None:
-        """Puts back what the step changed: its gradients go, the buffers are those of its start."""
+        """Says that the step is void; what it changed is put back before the next one begins."""
         self._open = False
         self._membership.say_void()
         return None

@@ -23,7 +23,7 @@ class Membership:
 
     def __init__(self, identity: Identity, book: StateBook) -> None:
         self.book = book
-        self.group = ReplaceableGroup()
+        self.group = ReplaceableGroup(self._own_sockets)
         self.committed_step = 0
         self._identity = identity
         self._holds = False  # whether this process holds a whole state of the run
@@ -87,14 +87,17 @@ class Membership:
         self._link.send({"op": "void", "epoch": self.group.epoch, "error": error})
 
     def _saved(self, entry: dict[str, Any]) -> None:
+        facts = self._link.facts
+        facts.saved = [*facts.saved, entry][-checkpoint.KEEP :]
         self._link.send({"op": "saved", **entry})
 
     def _abort(self, epoch: int, reason: str) -> None:
         """From the link's thread: breaks whatever the training thread blocks in."""
-        if epoch < self.group.epoch:
-            return
-        ours = {*self._link.inodes(), inode_of(self._donor.listener)}
-        self.group.abort(reason, frozenset(ours))
+        if epoch >= self.group.epoch:
+            self.group.break_up(StepVoid(reason))
+
+    def _own_sockets(self) -> frozenset[str]:
+        return self._link.inodes() | {inode_of(self._donor.listener)}
 
     # -- between epochs -------------------------------------------------------------------------
 

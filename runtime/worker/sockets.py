@@ -24,14 +24,14 @@ def open_sockets() -> dict[str, int]:
     return found
 
 
-def break_connected(ours: frozenset[str], before: frozenset[str]) -> int:
-    """Shuts down every connected TCP socket that is neither in `before` nor among `ours`.
+def break_connected(targets: set[str]) -> int:
+    """Shuts down those of the sockets that are connected TCP ones; returns how many.
 
-    Works on duplicated descriptors, so the owner's own close stays valid. Returns how many.
+    Works on duplicated descriptors, so the owner's own close stays valid.
     """
     broken = 0
     for inode, descriptor in open_sockets().items():
-        if inode in before or inode in ours:
+        if inode not in targets:
             continue
         try:
             copy = socket.socket(fileno=os.dup(descriptor))

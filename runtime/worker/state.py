@@ -132,6 +132,12 @@ class StateBook:
         for name, extra in extras.items():
             self._objects[f"extra.{name}"] = extra
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        known = {id(parameter) for parameter in model.parameters()}
+        if any(id(parameter) not in known for parameter in self._parameters):
+            raise UsageError(
+                "the optimizer has a parameter that is not one of the model's, so it would be "
+                "neither reduced nor carried: make it a parameter of the model"
+            )
 
     def capture(self, committed_step: int) -> Snapshot:
         """The state now, without copying a tensor."""
@@ -205,7 +211,10 @@ class StateBook:
             if saved is not None:
                 decoded = _decode(saved, snapshot.tensors)
                 self.optimizer.state[parameter] = {
-                    key: _on_device(value, parameter, key) for key, value in decoded.items()
+                    key: value.to(self._device_of(key, parameter))
+                    if isinstance(value, torch.Tensor)
+                    else value
+                    for key, value in decoded.items()
                 }
         for group, saved in zip(self.optimizer.param_groups, tree["param_groups"], strict=True):
             group.update(_decode(saved, snapshot.tensors))
@@ -213,15 +222,19 @@ class StateBook:
             each.load_state_dict(_decode(tree["objects"][name], snapshot.tensors))
         return int(tree["committed_step"])
 
+    def _device_of(self, key: str, parameter: torch.Tensor) -> torch.device:
+        """torch keeps the step count on the CPU, but for fused and capturable optimizers."""
+        if key != "step":
+            return parameter.device
+        for group in self.optimizer.param_groups:
+            if any(parameter is each for each in group["params"]) and (
+                group.get("fused") or group.get("capturable")
+            ):
+                return parameter.device
+        return torch.device("cpu")
+
     def buffers(self) -> list[torch.Tensor]:
         return [buffer for _, buffer in self.model.named_buffers()]
-
-
-def _on_device(value: Any, parameter: torch.Tensor, key: str) -> Any:
-    # The step count of torch's optimizers stays on the CPU unless it is capturable.
-    if isinstance(value, torch.Tensor) and key != "step":
-        return value.to(parameter.device)
-    return value
 
 
 class _TreeWriter:

@@ -26,10 +26,6 @@ class EpochStore(dist.Store):
         self._line = LineSocket.connect(endpoint, timeout_seconds=5.0)
         self._line.send({"op": "store", "token": token, "worker": worker})
 
-    @property
-    def inode_socket(self) -> Any:
-        return self._line.sock
-
     def clone(self) -> EpochStore:
         return EpochStore(*self._arguments)
 

@@ -17,6 +17,7 @@ from runtime.worker.drill_trace import Trace
 from runtime.worker.gradients import Reducer, shared_buffers
 from runtime.worker.numerics import seed_step
 from runtime.worker.state import StateBook
+from runtime.worker.zygote import die_with_parent
 
 
 class PlainSum:
@@ -59,10 +60,12 @@ def main() -> None:
     steps, seed = int(sys.argv[4]), int(sys.argv[5])
     torch.set_num_threads(1)
     children = []
+    parent = os.getpid()
     for rank in range(ranks):
         pid = os.fork()
         if pid == 0:
             status = 1
+            die_with_parent(parent)
             try:
                 store = dist.FileStore(str(folder / "twin-store"), ranks)
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)

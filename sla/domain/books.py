@@ -13,7 +13,7 @@ from sla.domain.calendar import year_at
 from sla.domain.completeness import Sequences, Waiver
 from sla.domain.evidence import Confirmed, Reading, Status
 from sla.domain.exclusions import Exclusion, ExclusionReason, Registration, exclusion_of
-from sla.domain.incidents import Incident, incidents_of
+from sla.domain.incidents import Cache, Incident, incidents_of
 from sla.domain.run import RunEvidence
 from sla.domain.terms import Contract
 
@@ -22,15 +22,21 @@ Judged = tuple[Incident, ExclusionReason | None]
 
 @dataclass
 class Books:
-    """The state of one contract's evidence."""
+    """The state of one contract's evidence.
+
+    `covered_runs`: runs that are the contract's although their first start names another that
+    their tenant does not own (R40).
+    """
 
     contract: Contract
+    covered_runs: frozenset[str] = frozenset()
     sequences: Sequences = field(default_factory=Sequences)
     statuses: Counter[Status] = field(default_factory=Counter)
     _runs: dict[str, RunEvidence] = field(default_factory=dict)
     _judged: dict[str, list[Judged]] = field(default_factory=dict)
     _tallies: dict[str, dict[int | None, Counts]] = field(default_factory=dict)
     _totals: dict[int | None, Counts] = field(default_factory=lambda: defaultdict(Counts))
+    _caches: dict[str, Cache] = field(default_factory=lambda: defaultdict(dict))
     _deadlines: dict[str, int] = field(default_factory=dict)
     _stale: set[str] = field(default_factory=set)
     _confirmed: set[str] = field(default_factory=set)
@@ -77,8 +83,10 @@ class Books:
 
     def _judge_run(self, run: RunEvidence, now_us: int) -> None:
         found: list[Incident] = []
-        if run.belongs_to(self.contract.number):  # R40
-            found = incidents_of(run, frozenset(self._confirmed), self.contract.terms, now_us)
+        if run.run in self.covered_runs or run.belongs_to(self.contract.number):  # R40
+            cache = self._caches[run.run]
+            confirmed = frozenset(self._confirmed)
+            found = incidents_of(run, confirmed, self.contract.terms, now_us, cache)
         judged = [
             (incident, exclusion_of(incident, run, self._exclusions, self._registrations))
             for incident in found

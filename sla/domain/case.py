@@ -54,6 +54,7 @@ def read_case(document: object, tables: Tables, *, place: str = "") -> Case:
         exclusions=exclusions,
         registrations=registrations,
         waivers=waivers,
+        covered_runs=node.names("covered_runs"),
     )
 
 

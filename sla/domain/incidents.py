@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sla.domain.evidence import Finished, Record, Started
-from sla.domain.run import RunEvidence, drops_of
+from sla.domain.run import RunEvidence
 from sla.domain.terms import Terms
 from sla.domain.verdict import (
     Facts,
@@ -46,16 +46,25 @@ class Incident:
         return (self.occurred_us, self.run, self.first_event, self.first_source, self.kind)
 
 
+# Chains that time alone does not change, by their epochs, with the versions they were judged on.
+Cache = dict[tuple[int, ...], tuple[tuple[int, ...], Incident]]
+
+
 def incidents_of(
-    run: RunEvidence, confirmed: frozenset[str], terms: Terms, now_us: int
+    run: RunEvidence,
+    confirmed: frozenset[str],
+    terms: Terms,
+    now_us: int,
+    cache: Cache | None = None,
 ) -> list[Incident]:
     """Every incident of the run as known at `now_us`, in order.
 
-    `confirmed`: ids of the migrations that a confirmed prediction names (R7).
+    `confirmed`: ids of the migrations that a confirmed prediction names (R7). `cache`: kept by who
+    judges the same run under the same terms again and again.
     """
     incidents = []
     for epochs in _chains_of(run):
-        incidents.append(_failed_chain(run, epochs, terms, now_us))
+        incidents.append(_known_chain(run, epochs, terms, now_us, {} if cache is None else cache))
     for epoch in run.epochs():
         if not run.is_failed(epoch):
             incidents.extend(_planned(run, epoch, confirmed, terms))
@@ -92,6 +101,20 @@ def _joins(run: RunEvidence, chain: Sequence[int], epoch: int) -> bool:
         return False
     so_far = largest(run.committed_in(before) for before in chain)
     return committed is None or (so_far is not None and committed <= so_far)
+
+
+def _known_chain(
+    run: RunEvidence, epochs: Sequence[int], terms: Terms, now_us: int, cache: Cache
+) -> Incident:
+    key = tuple(epochs)
+    versions = tuple(run.versions.get(epoch, 0) for epoch in key)
+    known = cache.get(key)
+    if known is not None and known[0] == versions:
+        return known[1]
+    incident = _failed_chain(run, epochs, terms, now_us)
+    if run.movements.get(key[-1]):  # otherwise R5 decides, and asks what time it is
+        cache[key] = (versions, incident)
+    return incident
 
 
 def _failed_chain(run: RunEvidence, epochs: Sequence[int], terms: Terms, now_us: int) -> Incident:
@@ -175,8 +198,8 @@ def _unreported(run: RunEvidence, known: Sequence[Incident]) -> list[Incident]:
         for epoch in incident.epochs
     }
     incidents = []
-    for reports in run.progress.values():
-        for before, after in drops_of(reports):
+    for drops in run.drops.values():
+        for before, after in drops:
             end = max(after.epoch, before.epoch + 1)
             if any(before.epoch <= epoch < end for epoch in failed):
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runtime.events import canonical_json, format_time, sha256_hex
@@ -14,7 +14,7 @@ from sla.domain.completeness import Waiver
 from sla.domain.evidence import STATUSES, read_events
 from sla.domain.exclusions import Exclusion, Registration
 from sla.domain.money import credit_as_json
-from sla.domain.terms import Contract
+from sla.domain.terms import Contract, Year
 from sla.domain.timeline import Entry, Timeline, YearCourse
 
 
@@ -28,10 +28,14 @@ class Case:
     exclusions: tuple[Exclusion, ...] = ()
     registrations: tuple[Registration, ...] = ()
     waivers: tuple[Waiver, ...] = ()
+    covered_runs: frozenset[str] = frozenset()
 
 
-def walk(case: Case) -> Timeline:
-    """The contract's years and incidents as they stand at the case's instant."""
+def walk(case: Case, years: tuple[Year, ...] = ()) -> Timeline:
+    """The contract's years and incidents as they stand at the case's instant.
+
+    `years`: as they were fixed when the contract was opened, in place of the case's own.
+    """
     entries: list[tuple[int, Entry]] = [
         (reading.received_us, reading) for reading in read_events(case.events, case.as_of_us)
     ]
@@ -41,7 +45,11 @@ def walk(case: Case) -> Timeline:
         *case.waivers,
     ]
     entries.extend((entry.recorded_us, entry) for entry in by_hand)
-    timeline = Timeline(contract=case.contract, as_of_us=case.as_of_us)
+    timeline = Timeline(
+        contract=replace(case.contract, years=years) if years else case.contract,
+        as_of_us=case.as_of_us,
+        covered_runs=case.covered_runs,
+    )
     timeline.run(entries)
     return timeline
 
@@ -84,11 +92,6 @@ def year_as_json(timeline: Timeline, course: YearCourse) -> dict[str, Any]:
     year = course.year
     closed: Figures | None = course.revisions[-1].figures if course.revisions else None
     counts = closed.counts if closed else timeline.books.counts(year.index)
-    notes = []
-    if course.waived_gap:
-        notes.append("waived_gap")
-    if closed and closed.is_zero_base:
-        notes.append("zero_base")
     return {
         "index": year.index,
         "start": format_time(year.start_us),
@@ -102,5 +105,15 @@ def year_as_json(timeline: Timeline, course: YearCourse) -> dict[str, Any]:
         "pending": counts.pending,
         "outcome": closed.outcome if closed else None,
         "credit": credit_as_json(closed.credit) if closed else None,
-        "notes": notes,
+        "notes": notes_of(course, closed),
     }
+
+
+def notes_of(course: YearCourse, closed: Figures | None) -> list[str]:
+    """Sorted; `waived_gap` is settled at the close (R26), `zero_base` belongs to a result (R32)."""
+    notes = []
+    if course.waived_gap:
+        notes.append("waived_gap")
+    if closed and closed.is_zero_base:
+        notes.append("zero_base")
+    return notes

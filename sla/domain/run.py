@@ -30,6 +30,9 @@ class RunEvidence:
     seen_committed: dict[int, int] = field(default_factory=dict)
     starts: list[Started] = field(default_factory=list)
     finishes: list[Finished] = field(default_factory=list)
+    drops: dict[str, list[tuple[Progress, Progress]]] = field(default_factory=dict)
+    # How often something about an epoch came in: what was judged of it before that is stale.
+    versions: dict[int, int] = field(default_factory=dict)
 
     def add(self, record: Record) -> bool:
         """Whether the incidents may differ with it; ordinary progress changes none."""
@@ -42,6 +45,7 @@ class RunEvidence:
                 return self._add_progress(record)
             case Movement():
                 self.movements[record.from_epoch].append(record)
+                self._stale(record.from_epoch)
             case Started():
                 self.starts.append(record)
             case Finished():
@@ -56,11 +60,17 @@ class RunEvidence:
         is_plain = reports[-1] is report and (
             len(reports) == 1 or reports[-2].committed_step <= report.committed_step
         )
+        if not is_plain:
+            self.drops[report.source] = drops_of(reports)
         epoch = report.epoch
         return not is_plain or bool(self.failures.get(epoch) or self.movements.get(epoch))
 
     def _see(self, epoch: int, committed_step: int) -> None:
         self.seen_committed[epoch] = max(committed_step, self.seen_committed.get(epoch, 0))
+        self._stale(epoch)
+
+    def _stale(self, epoch: int) -> None:
+        self.versions[epoch] = self.versions.get(epoch, 0) + 1
 
     def episode(self, epoch: int) -> Episode:
         movements = sorted(self.movements.get(epoch, ()), key=lambda move: move.key)

@@ -29,6 +29,15 @@ class Revision:
     figures: Figures
 
 
+def state_of(revisions: int, *, end_us: int, grace_end_us: int, now_us: int) -> YearState:
+    """R25: a year that has not closed once its grace has passed is blocked."""
+    if revisions:
+        return "closed" if revisions == 1 else "restated"
+    if now_us < end_us:
+        return "open"
+    return "settling" if now_us < grace_end_us else "blocked"
+
+
 @dataclass
 class YearCourse:
     """What became of one year so far."""
@@ -43,11 +52,12 @@ class YearCourse:
         return self.revisions[0].at_us if self.revisions else None
 
     def state_at(self, now_us: int) -> YearState:
-        if self.revisions:
-            return "closed" if len(self.revisions) == 1 else "restated"
-        if now_us < self.year.end_us:
-            return "open"
-        return "settling" if now_us < self.grace_end_us else "blocked"
+        return state_of(
+            len(self.revisions),
+            end_us=self.year.end_us,
+            grace_end_us=self.grace_end_us,
+            now_us=now_us,
+        )
 
 
 @dataclass
@@ -56,11 +66,12 @@ class Timeline:
 
     contract: Contract
     as_of_us: int
+    covered_runs: frozenset[str] = frozenset()
     books: Books = field(init=False)
     courses: list[YearCourse] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.books = Books(contract=self.contract)
+        self.books = Books(contract=self.contract, covered_runs=self.covered_runs)
         self.courses = [
             YearCourse(year=year, grace_end_us=year.end_us + self.contract.terms.evidence_grace_us)
             for year in self.contract.years

@@ -14,7 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from config.embedded import EmbeddedError, find_place, join, leave, state
+from config.embedded import EmbeddedError, binaries, find_place, join, leave, state
 from config.embedded.place import Account, Place, reachable
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -268,3 +268,35 @@ def connection_error_as(*, uid: int, url: str) -> str:
     os.waitpid(child, 0)
     with os.fdopen(reading) as pipe:
         return pipe.read()
+
+
+def test_programs_that_the_account_cannot_reach_are_copied_with_their_libraries(tmp_path):
+    site, root = tmp_path / "site", tmp_path / "root"
+    package_bin = site / "pgserver" / "pginstall" / "bin"
+    package_bin.mkdir(parents=True)
+    (package_bin / "initdb").write_text("program")
+    (site / "pgserver.libs").mkdir()
+    (site / "pgserver.libs" / "libpq.so").write_text("library")
+    site.chmod(0o700)
+    place = Place(tmp_path, root, Account("nobody", 65534, 65534))
+
+    folder = binaries._runnable(place, package_bin)
+
+    assert folder == root / "programs" / "pgserver" / "pginstall" / "bin"
+    assert (folder / "initdb").read_text() == "program"
+    # Where the wheel's RPATH, $ORIGIN/../../../pgserver.libs, looks for it.
+    assert (folder / "../../../pgserver.libs/libpq.so").resolve().read_text() == "library"
+    assert binaries._runnable(place, package_bin) == folder
+    assert binaries._runnable(Place(tmp_path, root, None), package_bin) == package_bin
+
+
+def test_missing_programs_are_told_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(binaries, "_package_folder", lambda _name: None)
+    monkeypatch.setattr(binaries, "_postgres_folders", list)
+    place = Place(tmp_path, tmp_path, None)
+
+    with pytest.raises(EmbeddedError, match=r"no PostgreSQL >= 15 found .* or set DATABASE_URL$"):
+        binaries.find_postgres(place)
+    with pytest.raises(EmbeddedError, match=r"no valkey-server or redis-server .* set REDIS_URL$"):
+        binaries.find_valkey(place)

@@ -105,6 +105,10 @@ def test_r15_what_can_be_read(whole: dict[str, object]) -> None:
             "data.committed_step is not a whole number of 0 or more",
         ),
         (
+            event(data={"failure_id": "f", "epoch": 1, "committed_step": 2**63}),
+            "data.committed_step is larger than any step or epoch can be",
+        ),
+        (
             event(type="run.witnessed", data={"epoch": 1}),
             "data.committed_step is not a whole number of 0 or more",
         ),

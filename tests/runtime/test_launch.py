@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 SCRIPT = """
-import json, os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 import torch
 from runtime.worker import StepSampler, join
@@ -29,18 +29,23 @@ class Data:
         ids = torch.tensor(self.sampler.ids(step, rank, world_size))
         return torch.sin(ids[:, None] * torch.arange(1, 9))
 
-run = join(model=model, optimizer=optimizer, data=Data())
+# So large that the first steps overflow and are skipped: they commit and change no parameter.
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+run = join(model=model, optimizer=optimizer, data=Data(), scaler=scaler)
 first = True
 for batch in run.steps():
     if run.step == 6 and run.rank == 2 and sys.argv[2] == "fail" and not (out / "failed").exists():
         (out / "failed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[2] == "leave" and run.step == 4:
+        break
     if sys.argv[2] == "raise" and run.step == 4 and run.rank == 1:
         raise RuntimeError("a mistake of the user's")
     loss = model(batch).square().mean()
-    loss.backward()
+    scaler.scale(loss).backward()
     run.commit(loss)
-(out / f"rank{run.rank}").write_text(run.state_digest())
+time.sleep(1.0)  # what a script does behind its loop is waited for
+(out / f"rank{run.rank}").write_text(f"{run.state_digest()} {scaler.get_scale() < 2.0**127}")
 """
 
 
@@ -65,13 +70,14 @@ def digests(folder: Path) -> list[str]:
     return [(folder / f"rank{rank}").read_text() for rank in range(4)]
 
 
-def test_a_plain_script_with_running_statistics_survives_bit_for_bit(tmp_path: Path):
+def test_running_statistics_and_a_gradient_scaler_survive_bit_for_bit(tmp_path: Path):
     sound, failed = launch(tmp_path, "sound"), launch(tmp_path, "fail")
 
     assert sound.returncode == 0, sound.stderr
     assert failed.returncode == 0, failed.stderr
     assert (tmp_path / "fail" / "failed").exists()
-    assert len({*digests(tmp_path / "sound"), *digests(tmp_path / "fail")}) == 1
+    (end,) = {*digests(tmp_path / "sound"), *digests(tmp_path / "fail")}
+    assert end.endswith(" True")  # the scaler did skip steps
 
 
 def test_an_exception_of_the_script_fails_the_run_and_says_where_to_look(tmp_path: Path):
@@ -79,8 +85,42 @@ def test_an_exception_of_the_script_fails_the_run_and_says_where_to_look(tmp_pat
 
     assert done.returncode == 1
     assert "run run: failed" in done.stdout
-    logs = "".join(log.read_text() for log in (tmp_path / "run-raise" / "logs").iterdir())
-    assert "a mistake of the user's" in logs
+    assert "RuntimeError: a mistake of the user's" in done.stderr.splitlines()
+
+
+def test_a_loop_that_is_left_early_fails_the_run_instead_of_going_round(tmp_path: Path):
+    done = launch(tmp_path, "leave")
+
+    assert done.returncode == 1
+    assert "let the loop over run.steps() end" in done.stderr
+
+
+def test_a_folder_of_another_run_is_refused(tmp_path: Path):
+    (tmp_path / "run-again").mkdir()
+    (tmp_path / "run-again" / "journal").touch()
+
+    done = launch(tmp_path, "again")
+
+    assert done.returncode == 2
+    assert "holds another run already" in done.stderr
+
+
+def test_a_script_that_cannot_start_fails_the_run(tmp_path: Path):
+    script = tmp_path / "broken.py"
+    script.write_text("import nothing_of_that_name\n")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "runtime", "launch", "--nproc", "2", "--spares", "0"),
+            *("--folder", str(tmp_path / "run"), str(script)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "No module named 'nothing_of_that_name'" in done.stderr
 
 
 def test_a_port_in_use_is_one_clear_line(tmp_path: Path):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.events import canonical_json
+from runtime.events import canonical_json, problems_of
 from runtime.outbox import Answer, Outbox, OutboxError, OutboxSealedError
 
 SOURCE = "/clusters/c1/runs/r1/coordinator"
@@ -28,6 +28,7 @@ def test_a_new_outbox_holds_source_opened_and_nothing_else(tmp_path: Path) -> No
         "id": event["id"],
         "source": SOURCE,
         "type": "source.opened",
+        "subject": "r1",
         "time": "2026-05-01T12:00:00Z",
         "datacontenttype": "application/json",
         "sequence": "1",
@@ -35,6 +36,17 @@ def test_a_new_outbox_holds_source_opened_and_nothing_else(tmp_path: Path) -> No
         "data": {},
     }
     assert event["id"][14] == "7"
+
+
+def test_a_source_s_first_and_last_event_can_be_read_by_the_rules(tmp_path: Path) -> None:
+    for source in (SOURCE, "/clusters/c1/nodes/n1/agent"):
+        folder = tmp_path / source.replace("/", "_")
+        folder.mkdir()
+        with open_outbox(folder, source) as outbox:
+            outbox.seal()
+            edges = outbox.pending()
+
+        assert [problems_of(event) for event in edges] == [[], []]
 
 
 def test_reopening_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class Node:
         self.link_log = folder / "link.jsonl"
         self.errors = folder / "agent.log"
         self.process: subprocess.Popen[bytes] | None = None
+        self.processes: list[subprocess.Popen[bytes]] = []
         self._library = library
         write_scenario(self.scenario, COOL)
         quick = SHIPPED_THERMAL.read_text(encoding="utf-8")
@@ -65,11 +66,13 @@ class Node:
         )
         return path
 
-    def start(self, server: str | None, **environment: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, server: str | None, program: str = "tests.runtime.agent.program", **environment: str
+    ) -> subprocess.Popen[bytes]:
         config = self.write_config(server)
         with self.errors.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.runtime.agent.program", "--config", str(config)],
+                [sys.executable, "-m", program, "--config", str(config)],
                 cwd=ROOT,
                 stderr=errors,
                 env={
@@ -79,6 +82,7 @@ class Node:
                     **environment,
                 },
             )
+        self.processes.append(self.process)
         return self.process
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -102,9 +106,10 @@ class Node:
 def node(tmp_path: Path, nvml_library: Path) -> Iterator[Node]:
     made = Node(tmp_path, nvml_library)
     yield made
-    if made.process is not None and made.process.poll() is None:
-        made.process.kill()
-        made.process.wait()
+    for process in made.processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def descendants(pid: int) -> set[int]:

@@ -15,10 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runtime.agent.config import load_config
-from runtime.agent.daemon import run_agent
+from runtime.agent.daemon import add_arguments, main
 from runtime.agent.specs import RunSpec
-from runtime.logs import configure_logs
 
 COORDINATOR = Path(__file__).with_name("small_coordinator.py")
 
@@ -27,10 +25,18 @@ class SmallLink:
     """Starts one process a slot and writes what it is told to `link.jsonl` beside the spec."""
 
     def __init__(
-        self, *, run: str, endpoint: str, ticket: str, node: str, slots: int, spec: RunSpec
+        self,
+        *,
+        run: str,
+        endpoint: str,
+        ticket: str,
+        node: str,
+        slots: int,
+        spec: RunSpec,
+        folder: Path,
     ) -> None:
         self.run, self.endpoint, self.ticket, self.node = run, endpoint, ticket, node
-        self.slots, self.spec = slots, spec
+        self.slots, self.spec, self.folder = slots, spec, folder
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def write(self, **entry: Any) -> None:
@@ -72,13 +78,7 @@ class SmallLink:
         }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--config", type=Path, required=True)
-    configure_logs()
-    config = load_config(parser.parse_args().config, os.environ)
-    return run_agent(config, SmallLink, (sys.executable, str(COORDINATOR)))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    sys.exit(main(parser.parse_args(), SmallLink, (sys.executable, str(COORDINATOR))))

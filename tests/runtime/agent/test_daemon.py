@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -293,7 +295,7 @@ def test_events_of_a_run_that_is_over_are_delivered_later(node: Node) -> None:
                 == ["source.opened", "run.started", "source.sealed"]
             )
         )
-        wait_for(lambda: service.heartbeats[-1]["runs"] == [])
+        wait_for(lambda: service.heartbeats and service.heartbeats[-1]["runs"] == [])
         assert node.end() == 0
 
 
@@ -319,10 +321,111 @@ def test_a_blind_node_says_so_and_keeps_its_finding(node: Node) -> None:
         heat(node, 94)
         wait_for(lambda: findings(service))
         node.scenario.unlink()
-        blind = wait_for(lambda: service.heartbeats[-1]["blind"], 15)
-        assert blind[0]["gpu"] is None
-        assert blind[0]["function"] == "nvmlDeviceGetCount_v2"
-        assert service.heartbeats[-1]["gpus"] == []
+
+        def blind_beat() -> dict[str, Any] | None:
+            last = service.heartbeats[-1]
+            functions = [entry["function"] for entry in last["blind"] if entry["gpu"] is None]
+            return last if functions == ["nvmlDeviceGetCount_v2"] else None
+
+        assert wait_for(blind_beat, 15)["gpus"] == []
         assert node.end() == 0
 
     assert findings(service) == [("opened", "failed")]
+
+
+def test_a_second_agent_on_the_same_state_is_refused(node: Node) -> None:
+    with Service() as service:
+        node.start(service.url)
+        wait_for(lambda: service.heartbeats)
+        first = node.process
+        second = node.start(service.url)
+        assert second.wait(20) == 2
+        assert first is not None
+        assert first.poll() is None
+        node.process = first
+        assert node.end() == 0
+
+    assert f"{node.state} is in use by another agent" in node.errors.read_text(encoding="utf-8")
+
+
+def test_a_wrong_token_is_said_once_and_nothing_is_lost(node: Node) -> None:
+    with Service() as service:
+        node.start(service.url, UNBROKEN_AGENT_TOKEN="wrong")
+        heat(node, 94)
+        wait_for(lambda: node.logged("health.finding") and node.logged("delivery.refused"))
+        wait_for(lambda: node.logged("heartbeat.missed"))
+        assert node.end() == 0
+        assert service.order == []
+    assert [len(node.logged(e)) for e in ("delivery.refused", "heartbeat.missed")] == [1, 1]
+
+    with Service() as service:
+        node.start(service.url)
+        wait_for(lambda: findings(service) == [("opened", "failed")])
+        assert node.end() == 0
+
+
+def test_a_hung_call_is_in_the_heartbeat_within_fifteen_seconds(node: Node) -> None:
+    with Service() as service:
+        node.start(service.url)
+        wait_for(lambda: service.heartbeats and service.heartbeats[-1]["gpus"])
+        hung = StubGpu("GPU-1", 45, serial="1651", hang="nvmlDeviceGetTemperature")
+        write_scenario(node.scenario, [hung, COOL[1]])
+        [blind] = wait_for(lambda: service.heartbeats[-1]["blind"], 15)
+        wait_for(lambda: [gpu["uuid"] for gpu in service.heartbeats[-1]["gpus"]] == ["GPU-2"])
+        assert node.end() == 0
+
+    assert blind == {
+        "check": "nvml",
+        "gpu": "GPU-1",
+        "slot": 0,
+        "function": "nvmlDeviceGetTemperature",
+        "reason": "hung: the call did not come back in time",
+    }
+
+
+def test_the_real_coordinator_under_the_real_agent(node: Node) -> None:
+    with Service() as service:
+        process = node.start(service.url, "runtime.agent")
+        service.orders = [
+            start_worker(
+                node,
+                "o1",
+                role="coordinator",
+                endpoint=None,
+                options={"ranks": 2, "spares": 0},
+            )
+        ]
+        endpoint = wait_for(
+            lambda: (
+                service.heartbeats
+                and service.heartbeats[-1]["runs"]
+                and service.heartbeats[-1]["runs"][0]["endpoint"]
+            ),
+            20,
+        )
+        [coordinator] = [
+            pid
+            for pid in descendants(process.pid)
+            if b"coordinator" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(coordinator, signal.SIGKILL)
+        wait_for(lambda: node.logged("child.died"))
+        wait_for(lambda: len(node.logged("child.started")) == 2)
+        host, _, port = endpoint.rpartition(":")
+
+        def answers() -> bool:
+            with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1):
+                return True
+            return False
+
+        wait_for(answers, 20)
+        wait_for(
+            lambda: (
+                [e["type"] for e in service.order if "/runs/" in e["source"]][:1]
+                == ["source.opened"]
+            )
+        )
+        everyone = descendants(process.pid)
+        assert node.end() == 0
+
+    assert not [pid for pid in everyone if is_running(pid)]

@@ -1,0 +1,1 @@
+"""The whole way, once: a run that survives its failures, and the year that knows it."""

@@ -1,0 +1,1 @@
+"""The doors of the fleet for programs."""

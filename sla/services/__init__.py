@@ -1,0 +1,1 @@
+"""Writes of the books; each is atomic, and none calls anything outside the database."""
