@@ -133,22 +133,6 @@ def test_a_second_backward_in_a_step_is_refused_and_not_left_out():
     model.c.sum().backward()  # a new step is a new step
 
 
-def test_gradients_held_back_accumulate_and_travel_at_the_end():
-    model, sent = Model(), []
-    made = reducer(model, launch=lambda flat: sent.append(flat.clone()) or Instant(), size=1 << 20)
-    made.begin_step()
-    made.hold()
-    model.c.sum().backward()
-    model.c.sum().backward()
-    assert sent == []
-
-    made.release()
-    model.c.sum().backward()
-
-    assert made.finish(0, 1)
-    assert torch.equal(model.c.grad, torch.full((60,), 3.0))
-
-
 @pytest.fixture(scope="module")
 def reduced(tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
     folder = tmp_path_factory.mktemp("reduce")
