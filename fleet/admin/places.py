@@ -44,7 +44,7 @@ class PersonAdmin(PeopleAdmin, FleetAdmin):
 class NodeAdmin(ReadOnlyAdmin):
     list_display = (
         "name", "cluster", "state", "is_cordoned", "cordon_reason", "gpu_count", "open_findings",
-        "agent_version", "last_heartbeat_at",
+        "ranks_and_spares", "agent_version", "last_heartbeat_at",
     )  # fmt: skip
     list_filter = ("state", ("cordoned_at", admin.EmptyFieldListFilter), "cluster")
     list_select_related = ("cluster",)
@@ -67,9 +67,22 @@ class NodeAdmin(ReadOnlyAdmin):
     def gpu_count(self, node: Any) -> int:
         return int(node.gpu_total)
 
+    @admin.display(description="ranks and spares")
+    def ranks_and_spares(self, node: Node) -> str:
+        """Who works here, as the agent last said it: `run: rank 0, spare`."""
+        return "; ".join(
+            f"{run.get('id')}: {', '.join(_in_a_word(each) for each in run.get('workers') or [])}"
+            for run in node.running
+        )
+
     @admin.display(description="open findings")
     def open_findings(self, node: Any) -> int:
         return int(node.open_total)
+
+
+def _in_a_word(worker: dict[str, Any]) -> str:
+    rank = worker.get("rank")
+    return str(worker.get("role", "")) if rank is None else f"rank {rank}"
 
 
 @admin.register(Gpu)

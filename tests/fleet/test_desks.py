@@ -13,7 +13,7 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 from django.urls import reverse
 
-from fleet.models import Event, User
+from fleet.models import Event, Node, User
 from fleet.tenancy import every_tenant
 from tests.fleet.conftest import make_token
 from tests.fleet.test_resources import fill
@@ -70,6 +70,18 @@ def test_a_person_of_a_tenant_sees_that_tenant_only(acme, stranger, vendor):
     assert ("n0" in own, "s0" in own) == (True, False)
     assert ("n0" in everything, "s0" in everything) == (True, True)
     assert Client().get(nodes).status_code == 302
+
+
+def test_an_operator_sees_which_ranks_and_spares_are_where(acme, vendor):
+    fill(acme)
+    workers = [{"name": "n0/0#1", "role": "member", "rank": 3}]
+    workers.append({"name": "n0/1#1", "role": "spare", "rank": None})
+    with every_tenant():
+        Node.objects.filter(name="n0").update(running=[{"id": "r7", "workers": workers}])
+
+    page = vendor.get(address(Node)).content.decode()
+
+    assert "r7: rank 3, spare" in page
 
 
 def test_events_are_shown_and_never_edited(vendor, agent, event):
