@@ -4,7 +4,7 @@ VENV ?= .venv
 RUN = $(VENV)/bin/python
 STAMP = $(VENV)/.installed
 
-.PHONY: setup test lint types imports check demo drill clean
+.PHONY: setup test lint types imports simulate check demo drill clean
 
 setup: $(STAMP)
 
@@ -26,6 +26,9 @@ imports: setup
 
 test: setup
 	$(RUN) -m pytest $(PYTEST_ARGS)
+
+simulate: setup
+	SIMULATIONS=$(or $(SIMULATIONS),3000) $(RUN) -m pytest tests/runtime/coordinator/test_faults.py --timeout 3600
 
 check: lint types imports test
 

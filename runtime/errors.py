@@ -10,12 +10,6 @@ class FailoverError(Exception):
     retryable = False
 
 
-class Fenced(FailoverError):
-    """This process belongs to an old epoch or incarnation; it must stop, not try again."""
-
-    code = "fenced"
-
-
 class StepVoid(FailoverError):
     """The epoch broke under a blocking call; the step in flight does not count."""
 

@@ -43,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
         contract=arguments.contract,
         checkpoint_every_steps=arguments.checkpoint_every or None,
     )
-    token = read_token(arguments.folder)
+    token = read_token()
     outcome = run_server(arguments.folder, config, token, arguments.host, arguments.port)
     # 3: it did its work, and a restart would change nothing.
     return 0 if outcome in ("completed", "parked") else 3

@@ -26,6 +26,7 @@ from runtime.coordinator.model import (
 )
 from runtime.coordinator.rendezvous import Rendezvous
 from runtime.errors import UsageError
+from runtime.events import coordinator_source
 from runtime.outbox import Outbox, OutboxError
 
 TICK_SECONDS = 0.05
@@ -301,19 +302,13 @@ async def _read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
     return lines.decode(line) if line.endswith(b"\n") else None
 
 
-def run_server(
-    folder: Path, config: Config, token: str, host: str, port: int, outbox_path: Path | None = None
-) -> str:
+def run_server(folder: Path, config: Config, token: str, host: str, port: int) -> str:
     """Runs a coordinator in this process; takes its old port again after a restart."""
-    from runtime.events import coordinator_source
-
     folder.mkdir(parents=True, exist_ok=True)
     endpoint = folder / "endpoint"
     if endpoint.exists():
         port = int(endpoint.read_text().strip().rpartition(":")[2])
-    outbox = Outbox(
-        outbox_path or folder / "outbox.db", coordinator_source(config.cluster, config.run)
-    )
+    outbox = Outbox(folder / "outbox.db", coordinator_source(config.cluster, config.run))
     try:
         outcome = asyncio.run(Server(folder, config, token, outbox).serve(host, port))
         # The run's source says that nothing follows, so that its silence blocks no contract year.
@@ -323,8 +318,11 @@ def run_server(
         outbox.close()
 
 
-def read_token(folder: Path) -> str:
-    """The run's token: from the environment, else from the run's own folder (mode 600)."""
-    if token := os.environ.get("UNBROKEN_RUN_TOKEN"):
-        return token
-    return (folder / "token").read_text().strip()
+def read_token() -> str:
+    """The run's token, which launcher and agent hand down; UsageError where it is missing."""
+    token = os.environ.get("UNBROKEN_RUN_TOKEN", "")
+    if not token:
+        raise UsageError(
+            "UNBROKEN_RUN_TOKEN is not set: a launcher or an agent starts coordinators"
+        )
+    return token

@@ -99,7 +99,6 @@ class Saver:
         self._folder = folder
         self._on_saved = on_saved
         self._thread: threading.Thread | None = None
-        self.error: BaseException | None = None
 
     def begin(self, snapshot: Snapshot, epoch: int) -> None:
         """`snapshot` must be a copy; waits for the checkpoint before it."""
@@ -114,8 +113,7 @@ class Saver:
             self._on_saved(save(self._folder, snapshot, epoch))
             prune(self._folder)
         except OSError as error:
-            # A full disk must not end the run: the last checkpoint stands, and this is said once.
-            self.error = error
+            # A full disk must not end the run: the last checkpoint stands.
             print(f"unbroken: checkpoint not written: {error}", flush=True)
 
     def wait(self) -> None:

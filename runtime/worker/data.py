@@ -9,7 +9,11 @@ import torch
 
 @runtime_checkable
 class StepData(Protocol):
-    """What `join(data=…)` takes: `steps` optimizer steps, each with a batch a rank."""
+    """What `join(data=…)` takes: `steps` optimizer steps, each with a batch a rank.
+
+    It may say `samples_per_rank` and `tokens_per_rank` of a step too; progress reports then carry
+    samples and tokens per second of the whole run.
+    """
 
     steps: int
 

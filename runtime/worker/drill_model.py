@@ -74,6 +74,8 @@ class TopicsText:
         body = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
         self.samples = body[: len(body) // (context + 1) * (context + 1)].view(-1, context + 1)
         self.steps = steps
+        self.samples_per_rank = batch_size
+        self.tokens_per_rank = batch_size * context
         self._sampler = StepSampler(len(self.samples), batch_size, seed)
 
     def batch(self, step: int, rank: int, world_size: int) -> Batch:

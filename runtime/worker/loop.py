@@ -187,7 +187,14 @@ class Run:
             self._scheduler.step()  # type: ignore[attr-defined]  # every torch scheduler has it
         self._optimizer.zero_grad(set_to_none=True)
         self._seconds.append(time.monotonic() - self._began)
-        self._membership.committed(self._seconds)
+        size = self.world_size
+        samples = getattr(self._data, "samples_per_rank", None)
+        tokens = getattr(self._data, "tokens_per_rank", None)
+        self._membership.committed(
+            self._seconds,
+            None if samples is None else samples * size,
+            None if tokens is None else tokens * size,
+        )
         return Committed(self.committed_step, float(loss.detach()), grad_norm)
 
     def _update(self, clip_norm: float | None) -> float | None:

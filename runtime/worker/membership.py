@@ -70,12 +70,17 @@ class Membership:
                     return False
                 link.changed.wait()
 
-    def committed(self, seconds: list[float]) -> None:
-        """The step counts: says so, and saves a checkpoint where one is due."""
+    def committed(self, seconds: list[float], samples: int | None, tokens: int | None) -> None:
+        """The step counts: says so, and saves a checkpoint where one is due.
+
+        `samples` and `tokens` are those of one step of the whole run, None where not known.
+        """
         self.committed_step += 1
         facts = self._link.facts
         facts.committed_step = self.committed_step
-        facts.step_seconds = statistics.median(seconds[-20:])
+        facts.step_seconds = median = statistics.median(seconds[-20:])
+        facts.samples_per_second = samples / median if samples is not None else None
+        facts.tokens_per_second = tokens / median if tokens is not None else None
         del seconds[:-100]
         self._link.say_beat()
         due = self._save_every and self.committed_step % self._save_every == 0

@@ -150,4 +150,7 @@ def test_no_payload_takes_the_agent_down(payload: dict[str, Any], kind: str) -> 
 
     action = decide(order, now_us=0, known=(), specs={SPEC}, running={})
 
-    assert not isinstance(action, Start) or payload["spec"] == SPEC
+    if kind in ("reboot", "?"):
+        assert action == Refuse(f"this agent does not do {kind!r}")
+    if payload.get("spec") != SPEC:
+        assert not isinstance(action, Start)

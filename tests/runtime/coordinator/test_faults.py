@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from hypothesis import given, settings
@@ -11,6 +12,8 @@ from runtime.coordinator.model import Phase
 from tests.runtime.coordinator.fake_worker import FakeWorker
 from tests.runtime.coordinator.sim import Cluster
 
+# `make simulate` looks much further than the suite has time for.
+EXAMPLES = int(os.environ.get("SIMULATIONS", "80"))
 RANKS = st.integers(0, 3)
 SLOTS = st.integers(0, 6)
 CRASHES = st.sampled_from(["before", "journaled", "after"])
@@ -124,7 +127,7 @@ def finish(cluster: Cluster) -> None:
     cluster.check_books()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(SHAPES, SCRIPTS)
 def test_when_faults_stop_the_run_ends_and_its_books_are_true(
     shape: tuple[int, dict[str, int]], script: list[tuple[Any, ...]]

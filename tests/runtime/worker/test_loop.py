@@ -41,7 +41,7 @@ class Alone:
     def regroup(self) -> None:
         self.fail_next = self.broken = False
 
-    def committed(self, _seconds: list[float]) -> None:
+    def committed(self, _seconds: list[float], _samples: object, _tokens: object) -> None:
         self.committed_step += 1
 
     def finish(self) -> bool:
