@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = importlib.import_module(COMMANDS[arguments.command][0]).main(arguments)
     except FailoverError as error:
         print(f"unbroken {arguments.command}: {error}", file=sys.stderr)
-        return 2
+        # 75 is EX_TEMPFAIL: whoever keeps this program running may start it again.
+        return 75 if error.retryable else 2
     except KeyboardInterrupt:
         return 130
     return status

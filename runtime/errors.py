@@ -30,6 +30,13 @@ class CheckpointInvalid(FailoverError):
     code = "checkpoint_invalid"
 
 
+class MemoryRefused(FailoverError):
+    """The disk would not take what the coordinator has to remember; once it does, all is well."""
+
+    code = "memory_refused"
+    retryable = True
+
+
 class UsageError(FailoverError):
     """The training script or a command line asked for something that cannot be done."""
 

@@ -25,7 +25,7 @@ from runtime.coordinator.model import (
     Stop,
 )
 from runtime.coordinator.rendezvous import Rendezvous
-from runtime.errors import UsageError
+from runtime.errors import MemoryRefused, UsageError
 from runtime.events import coordinator_source
 from runtime.outbox import Outbox, OutboxError
 
@@ -86,7 +86,7 @@ class Server:
                 self._over.set()
             await self._over.wait()
             if self._fatal is not None:
-                raise UsageError(f"the coordinator can keep no record: {self._fatal}")
+                raise MemoryRefused(f"the coordinator can keep no record: {self._fatal}")
             await self._farewell()
         finally:
             self._is_closed = True
