@@ -13,7 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import structlog
+from django.core.exceptions import ImproperlyConfigured
 from rich.console import Console
 
 from bench.demo.api import Api
@@ -32,6 +34,7 @@ from bench.demo.scene import Scene
 from bench.demo.stack import Stack
 from bench.demo.strikes import Striker
 from bench.demo.view import View, incidents_table
+from config.embedded import EmbeddedError, join, leave
 from runtime.drill.command import read_events, read_trace
 from runtime.errors import FailoverError, UsageError
 
@@ -84,8 +87,6 @@ class Demo:
         structlog.configure(logger_factory=structlog.WriteLoggerFactory(log))
         self.view.say("Starting PostgreSQL and Redis")
         if self.place is not None:
-            from config.embedded import join
-
             join(self.place, services=self.services)
         stack.tick()
         stack.migrate()
@@ -166,8 +167,6 @@ class Demo:
     def stop(self) -> None:
         self.stack.stop()
         if self.place is not None:
-            from config.embedded import leave
-
             leave(self.place)
 
 
@@ -215,7 +214,7 @@ def main() -> int:
                 time.sleep(0.5)
     except KeyboardInterrupt:
         return 130
-    except FailoverError as error:
+    except (FailoverError, EmbeddedError, ImproperlyConfigured, httpx2.HTTPError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
     finally:
