@@ -53,6 +53,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="STEP",
         help="SIGKILL the coordinator when a rank begins this step; it is restarted",
     )
+    parser.add_argument(
+        "--kill-all",
+        action="append",
+        default=[],
+        type=int,
+        metavar="STEP",
+        help="SIGKILL every rank at once when this step was committed: no copy is left",
+    )
     parser.add_argument("--checkpoint-every", type=int, default=20, metavar="STEPS")
     parser.add_argument("--size", choices=("drill", "demo"), default="drill")
     parser.add_argument("--seed", type=int, default=0)
@@ -97,6 +105,7 @@ class Drill:
         task = progress.add_task("with faults", total=arguments.steps)
         moves = [fault for fault in self.faults if fault.kind == "migrate"]
         crashes = sorted(arguments.kill_coordinator)
+        losses = sorted(arguments.kill_all)
         with Launch(spec) as launch:
             outcome = None
             while outcome is None:
@@ -104,6 +113,11 @@ class Drill:
                 trace = read_trace(self.folder / "trace.jsonl")
                 progress.update(task, completed=_committed(trace))
                 moves = [fault for fault in moves if not self._ask_move(fault, trace, launch)]
+                if losses and _committed(trace) >= losses[0]:
+                    # One after the other within microseconds, before anybody can tell anybody.
+                    for pid in {record["rank"]: record["pid"] for record in trace}.values():
+                        os.kill(pid, signal.SIGKILL)
+                    losses.pop(0)
                 if crashes and any(record["step"] >= crashes[0] for record in trace):
                     os.kill(launch.coordinator_pid, signal.SIGKILL)
                     crashes.pop(0)
@@ -168,6 +182,7 @@ class Drill:
         reference = read_trace(self.folder / "twin" / "trace.jsonl")
         incidents = self._incidents(trace)
         struck = Counter(fault.rank for fault in self.faults)
+        struck.update(list(range(self.arguments.ranks)) * len(self.arguments.kill_all))
         self.problems += report.changed_pids(trace, struck)
         digests, expected = report.final_digests(trace), report.final_digests(reference)
         ranks = set(range(self.arguments.ranks))

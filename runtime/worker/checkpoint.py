@@ -99,6 +99,7 @@ class Saver:
         self._folder = folder
         self._on_saved = on_saved
         self._thread: threading.Thread | None = None
+        self.error: BaseException | None = None  # why the last save that failed did
 
     def begin(self, snapshot: Snapshot, epoch: int) -> None:
         """`snapshot` must be a copy; waits for the checkpoint before it."""
@@ -114,6 +115,7 @@ class Saver:
             prune(self._folder)
         except OSError as error:
             # A full disk must not end the run: the last checkpoint stands.
+            self.error = error
             print(f"unbroken: checkpoint not written: {error}", flush=True)
 
     def wait(self) -> None:
