@@ -17,6 +17,7 @@ from typing import Self
 from runtime.agent.node_link import NodeLink
 from runtime.agent.supervisor import Supervisor
 from runtime.errors import UsageError
+from runtime.processes import no_descendants_left
 from runtime.worker_environment import worker_environment
 
 FAREWELL_SECONDS = 12.0  # a little more than the coordinator itself waits for its members
@@ -177,7 +178,7 @@ def main(arguments: argparse.Namespace) -> int:
         checkpoint_every_steps=arguments.checkpoint_every,
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    with Launch(spec) as launch:
+    with no_descendants_left(), Launch(spec) as launch:
         print(f"run {spec.run}: logs in {spec.folder / 'logs'}", flush=True)
         outcome = launch.wait()
     print(f"run {spec.run}: {outcome}")

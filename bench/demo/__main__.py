@@ -34,9 +34,10 @@ from bench.demo.scene import Scene
 from bench.demo.stack import Stack
 from bench.demo.strikes import Striker
 from bench.demo.view import View, incidents_table
-from config.embedded import EmbeddedError, join, leave
+from config.embedded import EmbeddedError, join, keeper_in_use, leave, state
 from runtime.drill.command import read_events, read_trace
 from runtime.errors import FailoverError, UsageError
+from runtime.processes import adopt_orphans, end_children
 
 STALLED_SECONDS = 90.0
 
@@ -165,9 +166,17 @@ class Demo:
         raise KeyboardInterrupt
 
     def stop(self) -> None:
+        """Returns when every process that this demo caused is gone."""
         self.stack.stop()
+        # A program that Ctrl-C struck in its start is in no list, and while it lives it counts as
+        # another user of the services.
+        keeper = (state(self.place) or {}).get("keeper") if self.place is not None else None
+        end_children(spared=[keeper])
         if self.place is not None:
             leave(self.place)
+            keeper = keeper_in_use(self.place)
+        if stuck := end_children(spared=[keeper]):
+            print(f"demo: the kernel holds the killed processes {stuck}", file=sys.stderr)
 
 
 def _in_words(event: dict[str, Any]) -> str:
@@ -192,6 +201,7 @@ def _is_good(result: dict[str, Any]) -> bool:
 
 
 def main() -> int:
+    adopt_orphans()
     # In a pipe there is no width to ask for; the table needs this much.
     console = Console() if sys.stdout.isatty() else Console(width=140)
     logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -220,7 +230,8 @@ def main() -> int:
     finally:
         if demo is not None:
             # A second Ctrl-C would leave processes behind; ending takes some seconds.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
             demo.stop()
     return 0 if _is_good(result) else 1
 

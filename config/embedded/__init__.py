@@ -6,7 +6,7 @@ No Django in here: the keeper process and settings both import it, and it must s
 from __future__ import annotations
 
 from config.embedded.errors import EmbeddedError
-from config.embedded.membership import join, leave, state
+from config.embedded.membership import join, keeper_in_use, leave, state
 from config.embedded.place import Place, find_place
 
-__all__ = ["EmbeddedError", "Place", "find_place", "join", "leave", "state"]
+__all__ = ["EmbeddedError", "Place", "find_place", "join", "keeper_in_use", "leave", "state"]

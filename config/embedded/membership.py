@@ -76,6 +76,12 @@ def state(place: Place) -> dict[str, Any] | None:
     return _read_state(place)
 
 
+def keeper_in_use(place: Place) -> int | None:
+    """The keeper's pid while it serves another process than this one, else None."""
+    current = state(place)
+    return current["keeper"] if current is not None and _somebody_stays(place) else None
+
+
 def _enter(place: Place) -> None:
     """Take the shared lock; while a keeper is stopping it holds the lock, so this waits."""
     if place.control in _membership.users:

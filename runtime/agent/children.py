@@ -15,6 +15,8 @@ from typing import Final, Literal
 
 import structlog
 
+from runtime.processes import await_group_gone
+
 FIRST_RESTART_SECONDS: Final = 0.2
 LONGEST_RESTART_SECONDS: Final = 10.0
 STEADY_SECONDS: Final = 30.0  # after this long a life, the next death is a new story
@@ -102,6 +104,8 @@ class KeptProgram:
         # Also after a clean exit: what it started itself may have stayed.
         self._signal(signal.SIGKILL)
         self._process.wait()
+        if not await_group_gone(self._process.pid):
+            log.warning("child.left_behind", child=self.name, session=self._process.pid)
 
     def _bury(self, code: int, now: float) -> None:
         self._signal(signal.SIGKILL)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import signal
 import sys
@@ -11,8 +10,7 @@ from pathlib import Path
 
 from runtime.coordinator.model import Config
 from runtime.coordinator.server import read_token, run_server
-
-_PR_SET_PDEATHSIG = 1
+from runtime.processes import die_with_parent
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,9 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     # It belongs to the one who started it: launcher or agent.
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
+    if not die_with_parent(os.getppid(), signal.SIGTERM):
         return 1
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

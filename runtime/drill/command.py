@@ -27,6 +27,7 @@ from runtime.drill.plan import Fault, parse_fault
 from runtime.errors import UsageError
 from runtime.launch import Launch, LaunchSpec
 from runtime.lines import LineSocket
+from runtime.processes import no_descendants_left
 
 # Found by file, not by import: importing the worker would load torch here.
 _SCRIPT = Path(runtime.worker_environment.__file__).parent / "worker" / "drill_train.py"
@@ -347,7 +348,10 @@ def main(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     done = False
     try:
-        with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        with (
+            no_descendants_left(),
+            Progress(*columns, console=console, disable=not console.is_terminal) as progress,
+        ):
             drill.run(progress)
             drill.run_twin(progress)
         result = drill.result()

@@ -9,7 +9,6 @@ ends: only a new process loads a new driver's library.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
 import os
@@ -20,7 +19,8 @@ from typing import Any, Final
 
 import pynvml
 
-PR_SET_PDEATHSIG: Final = 1
+from runtime.processes import die_with_parent
+
 _CAPABILITY_MISSING: Final = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -142,15 +142,10 @@ def _text(value: str | bytes) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def _die_with_parent(parent_pid: int) -> None:
-    """End with the parent even when it is killed or when an NVML call never returns."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        sys.exit(0)
-
-
 def main() -> int:
-    _die_with_parent(int(sys.argv[1]))
+    # Also when an NVML call never returns.
+    if not die_with_parent(int(sys.argv[1])):
+        return 0
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The driver's library may print; the answers go to a descriptor it does not know.
     answers = os.dup(1)

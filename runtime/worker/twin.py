@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from runtime.processes import die_with_parent
 from runtime.worker.drill_model import SIZES, build
 from runtime.worker.drill_trace import Trace
 from runtime.worker.gradients import Reducer, shared_buffers
 from runtime.worker.numerics import seed_step
 from runtime.worker.state import StateBook
-from runtime.worker.zygote import die_with_parent
 
 
 class PlainSum:
@@ -65,7 +65,8 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             status = 1
-            die_with_parent(parent)
+            if not die_with_parent(parent):
+                os._exit(1)
             try:
                 store = dist.FileStore(str(folder / "twin-store"), ranks)
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)

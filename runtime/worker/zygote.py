@@ -8,7 +8,6 @@ with it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -19,14 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int) -> None:
-    """Asks the kernel for SIGKILL when the parent ends; exits where it already has."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+from runtime.processes import die_with_parent
 
 
 def preload() -> None:
@@ -106,7 +98,8 @@ class Zygote:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            die_with_parent(parent)
+            if not die_with_parent(parent):
+                os._exit(1)
             os.setpgid(0, 0)
             devnull = os.open(os.devnull, os.O_RDONLY)
             os.dup2(devnull, 0)
@@ -134,7 +127,8 @@ class Zygote:
 
 
 def main() -> None:
-    die_with_parent(int(sys.argv[1]))
+    if not die_with_parent(int(sys.argv[1])):
+        sys.exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who started us
     zygote = Zygote()
     preload()
