@@ -16,6 +16,7 @@ from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
 
 from runtime.errors import CheckpointInvalid
+from runtime.worker import points
 from runtime.worker.state import Snapshot
 
 KEEP = 2
@@ -47,6 +48,7 @@ def _write(folder: Path, work: Path, final: Path, snapshot: Snapshot, epoch: int
     work.mkdir(parents=True)
     tensors = {f"{index:06d}": tensor for index, tensor in enumerate(snapshot.tensors)}
     dcp.save(tensors, storage_writer=FileSystemWriter(work / "tensors"), no_dist=True)
+    points.reach("saving")
     digest = snapshot.digest()
     manifest = {"step": step, "epoch": epoch, "digest": digest, "header": snapshot.header()}
     with (work / "manifest.json").open("w") as file:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from runtime.errors import UsageError
+from runtime.worker import points
 from runtime.worker.group import Sum
 
 BUCKET_BYTES = 4 << 20
@@ -187,6 +188,8 @@ class Reducer:
         def ready(_parameter: torch.Tensor) -> None:
             if not self._armed:
                 return
+            if not self._seen:
+                points.reach("backward")
             if index in self._seen:
                 # Its bucket may be under way already; what this adds would silently be left out.
                 raise UsageError(

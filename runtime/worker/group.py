@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from runtime.errors import StepVoid
+from runtime.worker import points
 from runtime.worker.sockets import break_connected, open_sockets
 from runtime.worker.store import EpochStore
 
@@ -209,10 +210,12 @@ class ReplaceableGroup:
         if inner is None or self.broken:
             return Pending(self, None, tensor)
         try:
-            return Pending(self, inner.allreduce(tensor), tensor)
+            work = inner.allreduce(tensor)
         except RuntimeError as error:
             self.break_up(error)
             return Pending(self, None, tensor)
+        points.reach("collective")
+        return Pending(self, work, tensor)
 
     def gather_text(self, text: str) -> list[str]:
         """Every rank's 64-character text, by rank; StepVoid when the epoch breaks under it."""

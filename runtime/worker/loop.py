@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from runtime.errors import UsageError
+from runtime.worker import points
 from runtime.worker.data import StepData
 from runtime.worker.gradients import Reducer, shared_buffers
 from runtime.worker.link import Identity
@@ -129,6 +130,7 @@ class Run:
     def enter(self, warm_up: Callable[[], torch.Tensor] | None) -> None:
         """Warms up on a detached group, says that it is ready, and waits for a rank."""
         membership = self._membership
+        points.reach("warming_up")
         membership.remember_initial()
         for _ in range(WARM_UP_STEPS if warm_up is not None else 0):
             assert warm_up is not None  # noqa: S101 - for the type checker
@@ -139,6 +141,7 @@ class Run:
             self._optimizer.zero_grad(set_to_none=True)
         membership.restore_initial()
         membership.ready(fingerprint(self._reducer.plan.digest), framework())
+        points.reach("ready")
         membership.regroup()
 
     # -- the loop -----------------------------------------------------------------------------
@@ -160,6 +163,7 @@ class Run:
                 self._regroup()
                 continue
             self._begin()
+            points.reach("forward", step=self.step)
             yield self._data.batch(self.step, self.rank, self.world_size)
 
     def _begin(self) -> None:
@@ -200,6 +204,7 @@ class Run:
     def _update(self, clip_norm: float | None) -> float | None:
         """Unscales, clips, steps. A step that the scaler skips is the same on every rank: it sees
         the averaged gradients; it counts, with no change of parameters."""
+        points.reach("optimizer")
         scaler, grad_norm = self._scaler, None
         if scaler is not None:
             scaler.unscale_(self._optimizer)

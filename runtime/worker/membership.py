@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.errors import CheckpointInvalid, StepVoid, TransferFailed, UsageError
-from runtime.worker import checkpoint
+from runtime.worker import checkpoint, points
 from runtime.worker.group import ReplaceableGroup
 from runtime.worker.link import Identity, Link, leave
 from runtime.worker.sockets import inode_of
@@ -76,6 +76,7 @@ class Membership:
         `samples` and `tokens` are those of one step of the whole run, None where not known.
         """
         self.committed_step += 1
+        points.reach("committed")
         facts = self._link.facts
         facts.committed_step = self.committed_step
         facts.step_seconds = median = statistics.median(seconds[-20:])
@@ -152,22 +153,29 @@ class Membership:
     def _stop(self, outcome: str) -> None:
         if self._saver is not None:
             self._saver.wait()
+        if outcome == "parked":
+            points.reach("parked")
         leave(0 if outcome in ("completed", "parked") else 1)
 
     def _enter(self, order: dict[str, Any]) -> None:
         epoch, rank, size = order["epoch"], order["rank"], order["world_size"]
         self._take_state(order)
+        points.reach("building")
         self.group.build(
             self._store(epoch), epoch, rank, size, lambda: self._link.inbox.aborted_epoch >= epoch
         )
+        points.reach("comparing")
         self._compare(order)
         self._link.say_joined(epoch, self.committed_step, self._proof)
+        points.reach("joined")
         self._wait_for_go(epoch)
         self._donor.withdraw()
         self._proof = None
 
     def _take_state(self, order: dict[str, Any]) -> None:
         """Makes this process hold the state of the order's step; the donor side starts here too."""
+        facts = {key: order[key] for key in ("rank", "epoch", "source")}
+        points.reach("taking_state", step=order["committed_step"] + 1, **facts)
         began = time.monotonic()
         match order["source"]:
             case "own":
@@ -199,6 +207,7 @@ class Membership:
 
     def _adopt(self, snapshot: Snapshot) -> None:
         # What arrived is whole and verified; until here the old state stood untouched.
+        points.reach("applying")
         self.committed_step = self.book.apply(snapshot)
         self._holds = True
 

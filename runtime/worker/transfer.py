@@ -22,6 +22,7 @@ from typing import Any
 
 from runtime import lines
 from runtime.errors import TransferFailed
+from runtime.worker import points
 from runtime.worker.state import Snapshot
 
 CHUNK_BYTES = 4 << 20
@@ -103,6 +104,7 @@ class Donor:
             case "digest":
                 _write(connection, self._digest_of(snapshot).encode(), b"")
             case "chunk":
+                points.reach("sending")
                 index, offset = int(request["index"]), int(request["offset"])
                 body = snapshot.bytes_of(index)[offset : offset + CHUNK_BYTES]
                 _write(connection, body, f"{index}:{offset}:".encode())
@@ -254,6 +256,7 @@ def _pull(
         except queue.Empty:
             return
         into = snapshot.bytes_of(index)[offset : offset + CHUNK_BYTES]
+        points.reach("receiving")
         try:
             request = {"op": "chunk", "index": index, "offset": offset}
             source.ask(request, f"{index}:{offset}:".encode(), into)
